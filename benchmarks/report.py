@@ -1,0 +1,116 @@
+"""Writes the measured tables of the README from `benchmarks/results/*.json`.
+
+python benchmarks/report.py [README.md]
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
+
+
+def main(readme: Path, results: Path = HERE / "results") -> None:
+    documents = {path.stem: json.loads(path.read_text()) for path in results.glob("*.json")}
+    text = readme.read_text()
+    marked = re.compile(f"{BEGIN}.*?{END}", re.DOTALL)
+    if not marked.search(text):
+        raise SystemExit(f"{readme}: has no markers {BEGIN} and {END}")
+    body = "\n".join([BEGIN, *lines(documents), END])
+    readme.write_text(marked.sub(lambda _: body, text))
+
+
+def lines(documents: dict[str, Any]) -> Iterator[str]:
+    if "loader" in documents:
+        yield from loader_lines(documents["loader"])
+    facts = {"cold": cold_fact, "huge": huge_fact, "memory": memory_fact, "gil": gil_fact}
+    stated = [fact(documents[name]["result"]) for name, fact in facts.items() if name in documents]
+    if stated:
+        yield "Measured on the same machine:" if "loader" in documents else "Measured:"
+        yield ""
+        yield from (f"- {line}" for line in stated)
+        yield ""
+
+
+def loader_lines(document: dict[str, Any]) -> Iterator[str]:
+    machine, result = document["machine"], document["result"]
+    yield (
+        f"Batches of {result['batch_size']} shuffled uint8 rows and an int64 label, files in the "
+        f"page cache, {machine['cores']} cores ({machine['cpu']}, "
+        f"{', '.join(machine['copy_kernels'])}), torch {machine['torch']}. Medians of "
+        f"{result['rounds']} rounds in which all take turns; the limit is what threads reach that "
+        "do nothing but gather such rows."
+    )
+    yield ""
+    heads = ["row", "samples/s", "GB/s", "of the limit"]
+    heads += ["× DataLoader", "× DataLoader, batched fetch", "× FFCV 1.0.2"]
+    yield "| " + " | ".join(heads) + " |"
+    yield "|" + "---:|" * len(heads)
+    for size in result["sizes"]:
+        speed, ratios = size["fastload"], size["ratios"]
+        cells = [
+            f"{size['row_bytes']:,} B",
+            f"{speed['samples_per_s']:,.0f}",
+            f"{speed['bytes_per_s'] / 1e9:.1f}",
+            f"{ratios['limit']['ratio']:.0%}",
+            *(times(ratios.get(kind)) for kind in ("dataloader", "batched", "ffcv")),
+        ]
+        yield "| " + " | ".join(cells) + " |"
+    yield ""
+    yield (
+        "DataLoader is the best of 0, 1, 2 and 4 workers over a memory-mapped dataset with "
+        "`__getitem__`, as people write it. Batched fetch is the best that it can do: numpy "
+        "gathers a whole batch in `__getitems__`, and nothing is collated."
+    )
+    yield ""
+
+
+def times(ratio: dict[str, Any] | None) -> str:
+    return f"{ratio['ratio']:.3g}" if ratio else "–"
+
+
+def cold_fact(result: dict[str, Any]) -> str:
+    speed = result["fastload"]["bytes_per_s"] / 1e9
+    text = f"Nothing cached, random rows of {result['row_bytes']:,} bytes: {speed:.2f} GB/s"
+    ratios = result["ratios"]
+    if "fio" in ratios:
+        disk = result["fio"]["bytes_per_s"] / 1e9
+        text += f", {ratios['fio']:.2f} of what fio reads at queue depth 32 ({disk:.2f} GB/s)"
+    return f"{text}; {ratios['dataloader/4']:.3g} × DataLoader with 4 workers."
+
+
+def huge_fact(result: dict[str, Any]) -> str:
+    fresh, resumed = result["fresh"], result["resumed"]
+    grown = max(case["resident_bytes"]["worst"] for case in (fresh, resumed)) / 1e6
+    return (
+        f"{result['rows']:,} rows of 8 bytes: {fresh['first_batch_ms']['median']:.1f} ms from "
+        f"opening to the first shuffled batch, {resumed['first_batch_ms']['median']:.1f} ms when "
+        f"resumed in the middle of an epoch; at most {grown:.1f} MB more resident memory after "
+        f"{result['batches']} batches."
+    )
+
+
+def memory_fact(result: dict[str, Any]) -> str:
+    return (
+        f"{result['batches']:,} batches: anonymous memory grows by "
+        f"{result['anonymous_growth_bytes'] / 1e6:.1f} MB, and "
+        f"{result['slot_allocations_after_start']} buffers are made after the start."
+    )
+
+
+def gil_fact(result: dict[str, Any]) -> str:
+    return (
+        "A Python thread beside a paced consumer keeps "
+        f"{result['ratios']['memcpy']:.0%} of the speed that it has beside a plain memcpy of as "
+        "many bytes."
+    )
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else HERE.parent / "README.md")

@@ -1,0 +1,39 @@
+// The exceptions of the core. bindings/errors.cpp turns each into its Python class; the messages
+// are written for the person who trains a model: they name the file, the field and the sample.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+namespace fastload {
+
+// A file is not what it says it is (Python: fastload.FormatError, a ValueError).
+class FormatError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// The iterator was stopped, or belongs to the parent of this forked process
+// (fastload.StoppedError).
+class StoppedError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// The operating system refused something (Python: the OSError subclass of `code`, with file name).
+class OsError : public std::runtime_error {
+ public:
+  OsError(int code, const std::string& message, std::string path)
+      : std::runtime_error(message), code_(code), path_(std::move(path)) {}
+  int code() const { return code_; }
+  const std::string& path() const { return path_; }
+
+ private:
+  int code_;
+  std::string path_;
+};
+
+// Throws the OsError of `code` (an errno), its message being "`action`: strerror(code)".
+[[noreturn]] void throw_os_error(int code, const std::string& action, const std::string& path);
+
+}  // namespace fastload

@@ -1,0 +1,213 @@
+#include "batch/copy.h"
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+namespace fastload {
+namespace {
+
+// From here on a row is worth streaming stores, which do not read the line they overwrite.
+constexpr std::size_t kStreamBytes = 1024;
+constexpr std::size_t kLine = 64;
+constexpr std::size_t kRowsAhead = 16;
+
+void prefetch_row(const std::byte* row, std::size_t row_bytes) {
+  constexpr std::size_t kMost = 8 * kLine;  // the rest of a row is found by the hardware
+  const std::size_t bytes = row_bytes < kMost ? row_bytes : kMost;
+  for (std::size_t at = 0; at < bytes; at += kLine) __builtin_prefetch(row + at);
+  if (bytes > 0) __builtin_prefetch(row + bytes - 1);
+}
+
+template <std::size_t kBytes>
+void copy_fixed(std::byte* out, const std::byte* const* rows, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i, out += kBytes) {
+    if (i + kRowsAhead < count) prefetch_row(rows[i + kRowsAhead], kBytes);
+    std::memcpy(out, rows[i], kBytes);
+  }
+}
+
+// Rows too small for streaming: what costs is waiting for the first line of each, so ask early.
+void copy_small_rows(std::byte* out, const std::byte* const* rows, std::size_t count,
+                     std::size_t row_bytes) {
+  switch (row_bytes) {
+    case 0:
+      return;
+    case 1:
+      return copy_fixed<1>(out, rows, count);
+    case 2:
+      return copy_fixed<2>(out, rows, count);
+    case 4:
+      return copy_fixed<4>(out, rows, count);
+    case 8:
+      return copy_fixed<8>(out, rows, count);
+    case 16:
+      return copy_fixed<16>(out, rows, count);
+    case 32:
+      return copy_fixed<32>(out, rows, count);
+    case 64:
+      return copy_fixed<64>(out, rows, count);
+    default:
+      break;
+  }
+  for (std::size_t i = 0; i < count; ++i, out += row_bytes) {
+    if (i + kRowsAhead < count) prefetch_row(rows[i + kRowsAhead], row_bytes);
+    std::memcpy(out, rows[i], row_bytes);
+  }
+}
+
+void copy_rows_portable(std::byte* out, const std::byte* const* rows, std::size_t count,
+                        std::size_t row_bytes) {
+  copy_small_rows(out, rows, count, row_bytes);
+}
+
+// Sanitizers do not see streaming stores, so their builds take the portable copy.
+#if !defined(FASTLOAD_SANITIZE) && (defined(__x86_64__) || defined(__aarch64__))
+#define FL_STREAM_KERNELS 1
+
+bool streams_well(const std::byte* out, std::size_t row_bytes) {
+  if (row_bytes < kStreamBytes) return false;
+  const bool whole_lines =
+      row_bytes % kLine == 0 && reinterpret_cast<std::uintptr_t>(out) % kLine == 0;
+  return whole_lines || row_bytes >= 16 * kStreamBytes;  // else ragged line ends cost too much
+}
+
+// Copies one row by `body`, which takes whole lines to an aligned destination.
+template <class Body>
+inline __attribute__((always_inline)) void stream_row(std::byte* out, const std::byte* row,
+                                                      std::size_t row_bytes, Body&& body) {
+  const std::size_t head = (kLine - reinterpret_cast<std::uintptr_t>(out) % kLine) % kLine;
+  if (head > 0) std::memcpy(out, row, head);
+  const std::size_t whole = (row_bytes - head) & ~(kLine - 1);
+  body(out + head, row + head, whole);
+  const std::size_t done = head + whole;
+  if (done < row_bytes) std::memcpy(out + done, row + done, row_bytes - done);
+}
+
+#endif
+
+#if defined(FL_STREAM_KERNELS) && defined(__x86_64__)
+
+__attribute__((target("avx512f"))) void stream_lines_avx512(std::byte* out, const std::byte* in,
+                                                            std::size_t bytes) {
+  std::size_t at = 0;
+  for (; at + 4 * kLine <= bytes; at += 4 * kLine) {
+    const __m512i a = _mm512_loadu_si512(in + at);
+    const __m512i b = _mm512_loadu_si512(in + at + kLine);
+    const __m512i c = _mm512_loadu_si512(in + at + 2 * kLine);
+    const __m512i d = _mm512_loadu_si512(in + at + 3 * kLine);
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(out + at), a);
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(out + at + kLine), b);
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(out + at + 2 * kLine), c);
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(out + at + 3 * kLine), d);
+  }
+  for (; at < bytes; at += kLine) {
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(out + at), _mm512_loadu_si512(in + at));
+  }
+}
+
+__attribute__((target("avx2"))) void stream_lines_avx2(std::byte* out, const std::byte* in,
+                                                       std::size_t bytes) {
+  for (std::size_t at = 0; at < bytes; at += kLine) {
+    const __m256i a = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(in + at));
+    const __m256i b = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(in + at + 32));
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(out + at), a);
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(out + at + 32), b);
+  }
+}
+
+template <void (*kLines)(std::byte*, const std::byte*, std::size_t)>
+void copy_rows_streaming(std::byte* out, const std::byte* const* rows, std::size_t count,
+                         std::size_t row_bytes) {
+  if (!streams_well(out, row_bytes)) return copy_small_rows(out, rows, count, row_bytes);
+  // The hardware follows a long row by itself; of shorter ones it would miss the start.
+  const std::size_t ahead = row_bytes < 64 * kLine ? kRowsAhead : 1;
+  for (std::size_t i = 0; i < count; ++i, out += row_bytes) {
+    if (i + ahead < count) prefetch_row(rows[i + ahead], row_bytes);
+    stream_row(out, rows[i], row_bytes, kLines);
+  }
+  _mm_sfence();
+}
+
+#elif defined(FL_STREAM_KERNELS)
+
+void stream_lines_neon(std::byte* out, const std::byte* in, std::size_t bytes) {
+  for (std::size_t at = 0; at < bytes; at += kLine) {
+    asm volatile(
+        "ldp q0, q1, [%[in]]\n\t"
+        "ldp q2, q3, [%[in], #32]\n\t"
+        "stnp q0, q1, [%[out]]\n\t"
+        "stnp q2, q3, [%[out], #32]\n\t"
+        :
+        : [in] "r"(in + at), [out] "r"(out + at)
+        : "v0", "v1", "v2", "v3", "memory");
+  }
+}
+
+void copy_rows_neon(std::byte* out, const std::byte* const* rows, std::size_t count,
+                    std::size_t row_bytes) {
+  if (!streams_well(out, row_bytes)) return copy_small_rows(out, rows, count, row_bytes);
+  for (std::size_t i = 0; i < count; ++i, out += row_bytes) {
+    if (i + 1 < count) prefetch_row(rows[i + 1], row_bytes);
+    stream_row(out, rows[i], row_bytes, stream_lines_neon);
+  }
+  asm volatile("dmb ishst" ::: "memory");
+}
+
+#endif
+
+std::vector<CopyKernel> supported_kernels() {
+  std::vector<CopyKernel> kernels;
+#if defined(FL_STREAM_KERNELS) && defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512f")) {
+    kernels.push_back({"avx512", copy_rows_streaming<stream_lines_avx512>});
+  }
+  if (__builtin_cpu_supports("avx2")) {
+    kernels.push_back({"avx2", copy_rows_streaming<stream_lines_avx2>});
+  }
+#elif defined(FL_STREAM_KERNELS)
+  kernels.push_back({"neon", copy_rows_neon});
+#endif
+  kernels.push_back({"portable", copy_rows_portable});
+  return kernels;
+}
+
+std::atomic<const CopyKernel*> chosen{nullptr};
+
+}  // namespace
+
+std::span<const CopyKernel> copy_kernels() {
+  // Leaked: a worker may still copy while the process destroys its static objects.
+  static const auto& kernels = *new const std::vector<CopyKernel>(supported_kernels());
+  return kernels;
+}
+
+const CopyKernel& copy_kernel() {
+  const CopyKernel* kernel = chosen.load(std::memory_order_relaxed);  // points to constant data
+  return kernel != nullptr ? *kernel : copy_kernels().front();
+}
+
+void set_copy_kernel(std::string_view name) {
+  if (name == "auto") {
+    chosen.store(nullptr, std::memory_order_relaxed);
+    return;
+  }
+  for (const CopyKernel& kernel : copy_kernels()) {
+    if (name != kernel.name) continue;
+    chosen.store(&kernel, std::memory_order_relaxed);
+    return;
+  }
+  throw std::invalid_argument("this CPU has no copy kernel '" + std::string(name) + "'");
+}
+
+}  // namespace fastload

@@ -1,0 +1,29 @@
+// Copying rows side by side, at the speed of the memory bus.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string_view>
+
+namespace fastload {
+
+// One way to copy, for one kind of CPU. The functions are thread-safe and own nothing.
+struct CopyKernel {
+  const char* name;
+  // out = rows[0] rows[1] ... rows[count - 1], each of row_bytes bytes.
+  // REQUIRES: out does not overlap the rows. What was written is visible to other threads only
+  // after the usual release (a mutex): streaming stores are fenced before the call returns.
+  void (*copy_rows)(std::byte* out, const std::byte* const* rows, std::size_t count,
+                    std::size_t row_bytes);
+};
+
+// What this CPU can run, the fastest first; "portable" is always the last.
+std::span<const CopyKernel> copy_kernels();
+
+// The kernel in use: the fastest, unless set_copy_kernel() chose another. Thread-safe.
+const CopyKernel& copy_kernel();
+// For tests and benchmarks: use the kernel of that name from now on, "auto" for the fastest. Throws
+// std::invalid_argument if this CPU has no such kernel.
+void set_copy_kernel(std::string_view name);
+
+}  // namespace fastload

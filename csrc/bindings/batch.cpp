@@ -1,0 +1,62 @@
+#include <pybind11/stl.h>
+
+#include <string>
+#include <vector>
+
+#include "base/crc32c.h"
+#include "batch/copy.h"
+#include "batch/host_memory.h"
+#include "bindings/bindings.h"
+#include "bindings/exit.h"
+
+namespace fastload::bindings {
+namespace {
+
+std::uint32_t checksum(const py::buffer& data, std::uint32_t crc) {
+  const py::buffer_info info = data.request();
+  if (PyBuffer_IsContiguous(info.view(), 'C') == 0) {
+    throw py::value_error("crc32c needs contiguous bytes");
+  }
+  const std::span<const std::byte> bytes(static_cast<const std::byte*>(info.ptr),
+                                         static_cast<std::size_t>(info.size * info.itemsize));
+  const Unlocked unlocked;
+  return crc32c(bytes, crc);
+}
+
+}  // namespace
+
+std::shared_ptr<SlotPool> PySlotPool::get() {
+  if (pool_ == nullptr || !pool_->usable()) {
+    pool_ = std::make_shared<SlotPool>(std::make_shared<HostMemory>());
+  }
+  return pool_;
+}
+
+void register_batch(py::module_& module) {
+  using namespace py::literals;
+  py::class_<PySlotPool>(module, "SlotPool", "The memory of a loader's batches.")
+      .def(py::init<>())
+      .def_property_readonly("allocation_count",
+                             [](PySlotPool& self) { return self.get()->stats().allocation_count; })
+      .def_property_readonly("used_bytes",
+                             [](PySlotPool& self) { return self.get()->stats().used_bytes; })
+      .def_property_readonly("free_bytes",
+                             [](PySlotPool& self) { return self.get()->stats().free_bytes; });
+
+  module.def("crc32c", &checksum, "CRC32C of bytes, continuing from crc.", "data"_a, "crc"_a = 0);
+  module.def("crc32c_combine", &crc32c_combine, "CRC32C of two parts laid end to end.", "crc_a"_a,
+             "crc_b"_a, "length_b"_a);
+  module.def(
+      "copy_kernels",
+      [] {
+        std::vector<std::string> names;
+        for (const CopyKernel& kernel : copy_kernels()) names.emplace_back(kernel.name);
+        return names;
+      },
+      "The copy kernels of this CPU, the fastest first.");
+  module.def(
+      "set_copy_kernel", [](const std::string& name) { set_copy_kernel(name); },
+      "For tests and benchmarks: the copy kernel to use from now on.", "name"_a);
+}
+
+}  // namespace fastload::bindings

@@ -1,0 +1,52 @@
+// What the files of this folder share. Nothing here is seen outside it.
+#pragma once
+
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "batch/slot_pool.h"
+#include "order/index_source.h"
+#include "storage/table.h"
+
+namespace fastload::bindings {
+
+namespace py = pybind11;
+
+// An int64, C-contiguous, one-dimensional array; other integers are refused, not converted.
+using IndexArray = py::array_t<std::int64_t, py::array::c_style>;
+
+inline std::span<const std::int64_t> as_span(const IndexArray& array) {
+  return {array.data(), static_cast<std::size_t>(array.size())};
+}
+
+// A table and the Python objects whose memory it reads.
+struct PyTable {
+  std::shared_ptr<const Table> table;
+  py::list owners;
+};
+
+// A slot pool that is made anew in a forked child.
+class PySlotPool {
+ public:
+  std::shared_ptr<SlotPool> get();
+
+ private:
+  std::shared_ptr<SlotPool> pool_;
+};
+
+// The index source behind one of the order classes. Throws TypeError for anything else. `order`
+// must outlive it.
+std::shared_ptr<IndexSource> index_source_of(py::handle order);
+
+void register_errors(py::module_& module);
+void register_order(py::module_& module);
+void register_table(py::module_& module);
+void register_batch(py::module_& module);
+void register_engine(py::module_& module);
+void register_exit(py::module_& module);
+
+}  // namespace fastload::bindings

@@ -1,0 +1,83 @@
+#include "bindings/exit.h"
+
+#include <atomic>
+#include <chrono>
+#include <set>
+#include <thread>
+
+#include "base/fork.h"
+#include "base/mutex.h"
+#include "bindings/bindings.h"
+
+namespace fastload::bindings {
+namespace {
+
+// How long interpreter exit waits for threads that work without the GIL.
+constexpr auto kPatience = std::chrono::seconds(2);
+
+class ExitGate {
+ public:
+  void add(Engine* engine) {
+    MutexLock lock(mutex_);
+    engines_.insert(engine);
+    if (exiting.load()) engine->request_stop();
+  }
+  void remove(Engine* engine) {
+    MutexLock lock(mutex_);
+    engines_.erase(engine);
+  }
+  void close() {
+    exiting.store(true);
+    {
+      MutexLock lock(mutex_);
+      for (Engine* engine : engines_) engine->request_stop();
+    }
+    const py::gil_scoped_release unlocked;
+    const auto patience = std::chrono::steady_clock::now() + kPatience;
+    while (inside.load() > 0 && std::chrono::steady_clock::now() < patience) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+
+  std::atomic<int> inside{0};  // threads without the GIL
+  std::atomic<bool> exiting{false};
+
+ private:
+  Mutex mutex_;
+  std::set<Engine*> engines_ FL_GUARDED_BY(mutex_);
+};
+
+// Of this process: a forked child starts with an empty one. Leaked, since engines may die after
+// static objects.
+ExitGate& gate() {
+  static std::uint64_t generation = fork_generation();
+  static ExitGate* current = new ExitGate();
+  if (generation != fork_generation()) {
+    generation = fork_generation();
+    current = new ExitGate();
+  }
+  return *current;
+}
+
+}  // namespace
+
+Unlocked::Unlocked() {
+  if (gate().exiting.load()) return;
+  ++gate().inside;
+  released_.emplace();
+}
+
+Unlocked::~Unlocked() {
+  if (!released_) return;
+  released_.reset();  // waits for the GIL
+  --gate().inside;
+}
+
+void stop_at_exit(Engine* engine) { gate().add(engine); }
+void forget_at_exit(Engine* engine) { gate().remove(engine); }
+
+void register_exit(py::module_&) {
+  py::module_::import("atexit").attr("register")(py::cpp_function([] { gate().close(); }));
+}
+
+}  // namespace fastload::bindings

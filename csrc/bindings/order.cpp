@@ -1,0 +1,133 @@
+#include <pybind11/stl.h>
+
+#include <string>
+#include <vector>
+
+#include "bindings/bindings.h"
+#include "order/epoch_plan.h"
+#include "order/permutation.h"
+
+namespace fastload::bindings {
+namespace {
+
+// An order given as an array, which it keeps alive.
+struct PyArrayOrder {
+  IndexArray indices;
+  std::int64_t batch_size;
+  bool drop_last;
+};
+
+struct PyPushedOrder {
+  std::shared_ptr<PushedOrder> order = std::make_shared<PushedOrder>();
+};
+
+template <class Kind>
+Kind named(const char* what, const std::string& name,
+           std::initializer_list<std::pair<const char*, Kind>> kinds) {
+  std::string known;
+  for (const auto& [kind_name, kind] : kinds) {
+    if (name == kind_name) return kind;
+    known += (known.empty() ? "'" : ", '") + std::string(kind_name) + "'";
+  }
+  throw py::value_error(std::string(what) + " must be one of " + known + ", got '" + name + "'");
+}
+
+EpochPlan make_plan(std::int64_t rows, std::int64_t batch, std::int64_t rank, std::int64_t world,
+                    std::uint64_t seed, std::uint64_t epoch, std::int64_t first_position,
+                    const std::string& tail, const std::string& order, std::int64_t block_rows,
+                    std::int64_t window_blocks) {
+  EpochSpec spec;
+  spec.rows = rows;
+  spec.batch = batch;
+  spec.rank = rank;
+  spec.world = world;
+  spec.seed = seed;
+  spec.epoch = epoch;
+  spec.first_position = first_position;
+  spec.tail = named<Tail>("tail", tail,
+                          {{"drop", Tail::kDrop}, {"pad", Tail::kPad}, {"short", Tail::kShort}});
+  spec.order = named<OrderKind>("order", order,
+                                {{"sequential", OrderKind::kSequential},
+                                 {"full", OrderKind::kFull},
+                                 {"block", OrderKind::kBlock}});
+  spec.block_rows = block_rows;
+  spec.window_blocks = window_blocks;
+  return EpochPlan(spec);
+}
+
+py::array_t<std::int64_t> plan_indices(const EpochPlan& plan, std::int64_t batch) {
+  if (batch < 0 || batch >= plan.batch_count()) throw py::index_error("no such batch");
+  std::vector<std::int64_t> indices;
+  plan.indices(batch, indices);
+  return py::array_t<std::int64_t>(static_cast<py::ssize_t>(indices.size()), indices.data());
+}
+
+py::array_t<std::int64_t> permuted(const Permutation& permutation, std::int64_t first,
+                                   std::int64_t count) {
+  if (first < 0 || count < 0 || first > permutation.size() - count) {
+    throw py::index_error("positions outside the permutation");
+  }
+  py::array_t<std::int64_t> out(count);
+  permutation.indices_from(first, {out.mutable_data(), static_cast<std::size_t>(count)});
+  return out;
+}
+
+}  // namespace
+
+std::shared_ptr<IndexSource> index_source_of(py::handle order) {
+  if (py::isinstance<EpochPlan>(order)) {
+    return std::make_shared<PlanOrder>(order.cast<const EpochPlan&>());
+  }
+  if (py::isinstance<PyArrayOrder>(order)) {
+    const auto& array = order.cast<const PyArrayOrder&>();
+    return std::make_shared<ArrayOrder>(as_span(array.indices), array.batch_size, array.drop_last);
+  }
+  if (py::isinstance<PyPushedOrder>(order)) return order.cast<const PyPushedOrder&>().order;
+  throw py::type_error("order must be an EpochPlan, an ArrayOrder or a PushedOrder");
+}
+
+void register_order(py::module_& module) {
+  using namespace py::literals;
+  py::class_<Permutation>(module, "Permutation", "A keyed bijection of [0, n) in O(1) memory.")
+      .def(py::init([](std::int64_t n, std::uint64_t seed, std::uint64_t epoch) {
+             return Permutation(n, hash_key(seed, epoch, 0));
+           }),
+           "n"_a, "seed"_a, "epoch"_a)
+      .def("__len__", &Permutation::size)
+      .def(
+          "at",
+          [](const Permutation& self, std::int64_t position) {
+            if (position < 0 || position >= self.size()) throw py::index_error("no such position");
+            return self.index_at(position);
+          },
+          "position"_a)
+      .def("indices", &permuted, "first"_a, "count"_a);
+
+  py::class_<EpochPlan>(module, "EpochPlan", "Which samples each batch of an epoch holds.")
+      .def(py::init(&make_plan), py::kw_only(), "rows"_a, "batch"_a, "rank"_a = 0, "world"_a = 1,
+           "seed"_a = 0, "epoch"_a = 0, "first_position"_a = 0, "tail"_a = "short",
+           "order"_a = "full", "block_rows"_a = 0, "window_blocks"_a = 0)
+      .def_property_readonly("batch_count", &EpochPlan::batch_count)
+      .def("indices", &plan_indices, "batch"_a);
+
+  py::class_<PyArrayOrder>(module, "ArrayOrder", "A whole order, cut into batches.")
+      .def(py::init([](IndexArray indices, std::int64_t batch_size, bool drop_last) {
+             if (indices.ndim() != 1) throw py::value_error("indices must have one dimension");
+             if (batch_size < 1) throw py::value_error("batch_size must be positive");
+             return PyArrayOrder{std::move(indices), batch_size, drop_last};
+           }),
+           "indices"_a.noconvert(), "batch_size"_a, "drop_last"_a);
+
+  py::class_<PyPushedOrder>(module, "PushedOrder", "Batches of indices, pushed one by one.")
+      .def(py::init<>())
+      .def(
+          "push",
+          [](PyPushedOrder& self, const IndexArray& indices) {
+            const auto span = as_span(indices);
+            self.order->push({span.begin(), span.end()});
+          },
+          "indices"_a.noconvert())
+      .def("finish", [](PyPushedOrder& self) { self.order->finish(); });
+}
+
+}  // namespace fastload::bindings

@@ -1,0 +1,191 @@
+#include "engine/engine.h"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "base/error.h"
+#include "engine/worker.h"
+
+namespace fastload {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::int64_t kMaxDepth = std::int64_t{1} << 31;  // sums with it cannot overflow
+
+// While it lives, new threads start with all signals blocked but those that the thread itself
+// causes: SIGINT and the like belong to the user's threads.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t blocked;
+    sigfillset(&blocked);
+    for (int number : {SIGBUS, SIGSEGV, SIGFPE, SIGILL}) sigdelset(&blocked, number);
+    pthread_sigmask(SIG_SETMASK, &blocked, &before_);
+  }
+  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+ private:
+  sigset_t before_;
+};
+
+}  // namespace
+
+Engine::Engine(std::shared_ptr<const Table> table, std::shared_ptr<SlotPool> pool,
+               std::shared_ptr<IndexSource> order, const EngineOptions& options)
+    : table_(std::move(table)),
+      pool_(std::move(pool)),
+      order_(std::move(order)),
+      options_(options),
+      readahead_(*table_),
+      consumer_(std::make_unique<Worker>(*table_)) {
+  if (options.worker_count < 0) throw std::invalid_argument("num_workers cannot be negative");
+  if (options.depth < 1 || options.depth > kMaxDepth) {
+    throw std::invalid_argument("depth must lie in [1, 2^31]");
+  }
+  table_->check_process();
+  for (const Column& column : table_->columns()) row_bytes_.push_back(column.row_bytes);
+  order_->on_change([this] { order_changed(); });
+  const SignalsBlocked blocked;
+  try {
+    for (int i = 0; i < options.worker_count; ++i) {
+      threads_.emplace_back([this] {
+        Worker worker(*table_);
+        run(worker);
+      });
+      pthread_setname_np(threads_.back().native_handle(), "fastload");
+    }
+  } catch (...) {  // no more threads to be had: those that run must not outlive this object
+    order_->on_change(nullptr);
+    stop();
+    throw;
+  }
+}
+
+Engine::~Engine() {
+  order_->on_change(nullptr);
+  stop();
+  const std::size_t demand = demand_bytes_.load();
+  tasks_.clear();
+  if (demand > 0) pool_->remove_demand(demand);
+}
+
+void Engine::request_stop() {
+  if (generation_ != fork_generation()) return;
+  MutexLock lock(mutex_);
+  stopping_.store(true);
+  work_changed_.notify_all();
+  batch_done_.notify_all();
+  seat_free_.notify_all();
+}
+
+void Engine::stop() {
+  if (generation_ != fork_generation()) return;
+  request_stop();
+  MutexLock lock(join_mutex_);
+  for (std::thread& thread : threads_) thread.join();
+  threads_.clear();
+}
+
+void Engine::check_alive() const {
+  if (stopping_.load()) throw StoppedError("the iterator was stopped");
+}
+
+Engine::Result Engine::try_next(std::unique_ptr<BatchTask>& out) {
+  if (generation_ != fork_generation()) {
+    throw StoppedError("the iterator belongs to the parent process; make a new one here");
+  }
+  MutexLock lock(mutex_);
+  return take(out);
+}
+
+Engine::Result Engine::next(Clock::time_point deadline, std::unique_ptr<BatchTask>& out) {
+  const Clock::time_point start = Clock::now();
+  MutexLock lock(mutex_);
+  while (consumer_seated_) {
+    if (Clock::now() >= deadline) return Result::pending;
+    seat_free_.wait_until(mutex_, deadline);
+  }
+  consumer_seated_ = true;
+  const auto leave = [&]() FL_REQUIRES(mutex_) {
+    consumer_seated_ = false;
+    seat_free_.notify_one();
+    stats_.consumer_wait_ns += (Clock::now() - start).count();
+  };
+  try {
+    const Result result = take_when_done(deadline, out);
+    leave();
+    return result;
+  } catch (...) {
+    leave();
+    throw;
+  }
+}
+
+// Works on the batch that is due, or waits for those who do.
+Engine::Result Engine::take_when_done(Clock::time_point deadline, std::unique_ptr<BatchTask>& out) {
+  for (;;) {
+    const Result result = take(out);
+    if (result != Result::pending || Clock::now() >= deadline) return result;
+    Claim claimed;
+    // While the data are cold a claim may take long, and the consumer must be able to leave.
+    if (options_.worker_count == 0 || !readahead_.cold()) claimed = claim(true);
+    if (claimed.task == nullptr) {
+      consumer_waits_ = true;
+      batch_done_.wait_until(mutex_, deadline);
+      consumer_waits_ = false;
+      continue;
+    }
+    mutex_.unlock();
+    work_on(*consumer_, claimed);
+    mutex_.lock();
+  }
+}
+
+Engine::Result Engine::take(std::unique_ptr<BatchTask>& out) {
+  check_alive();
+  if (tasks_.empty()) {
+    return order_->state(delivered_) == IndexSource::State::kEnd ? Result::end : Result::pending;
+  }
+  if (!tasks_.front()->done) return Result::pending;
+  std::unique_ptr<BatchTask> task = std::move(tasks_.front());
+  tasks_.pop_front();
+  ++delivered_;
+  // One wake-up costs as much as a small batch: wait until there is half a depth of work.
+  const std::int64_t room = delivered_ + options_.depth - next_batch_;
+  if (idle_workers_ > 0 && room >= std::max<std::int64_t>(1, options_.depth / 2)) {
+    work_changed_.notify_all();
+  }
+  if (task->error) std::rethrow_exception(task->error);
+  ++stats_.batches;
+  stats_.samples += static_cast<std::int64_t>(task->indices.size());
+  stats_.bytes += static_cast<std::int64_t>(task->layout.total_bytes());
+  out = std::move(task);
+  return Result::batch;
+}
+
+EngineStats Engine::stats() const {
+  if (generation_ != fork_generation()) return {};
+  MutexLock lock(mutex_);
+  EngineStats stats = stats_;
+  stats.worker_wait_ns = worker_wait_ns_.load(std::memory_order_relaxed);  // a statistic
+  stats.ready = std::count_if(tasks_.begin(), tasks_.end(),
+                              [](const std::unique_ptr<BatchTask>& task) { return task->done; });
+  return stats;
+}
+
+std::string Engine::describe_due() const {
+  MutexLock lock(mutex_);
+  const std::string name = "batch " + std::to_string(delivered_);
+  if (tasks_.empty()) return name + " has no indices yet";
+  const BatchTask& task = *tasks_.front();
+  const std::size_t total = task.piece_count.load();
+  if (total == 0) return name + " is being laid out";
+  return name + " is being gathered: " + std::to_string(total - task.pieces_left.load()) + " of " +
+         std::to_string(total) + " pieces are done";
+}
+
+}  // namespace fastload

@@ -1,0 +1,129 @@
+// Who gathers which batch when: one iterator's run over its batches.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/fork.h"
+#include "base/mutex.h"
+#include "batch/slot_pool.h"
+#include "engine/batch_task.h"
+#include "engine/readahead.h"
+#include "order/index_source.h"
+#include "storage/table.h"
+
+namespace fastload {
+
+struct EngineOptions {
+  int worker_count = 0;    // 0: the thread that calls next() does the work
+  std::int64_t depth = 2;  // batches being filled or ready; delivered ones do not count
+};
+
+struct EngineStats {
+  std::int64_t batches;           // delivered
+  std::int64_t samples;           // delivered
+  std::int64_t bytes;             // delivered
+  std::int64_t consumer_wait_ns;  // in next(), until its batch was ready
+  std::int64_t worker_wait_ns;    // all workers, until there was something to do
+  std::int64_t ready;             // batches waiting to be taken
+};
+
+// NOTE [Ordered delivery]. Workers begin batches in order and finish them in any; next() hands them
+// out in order. A batch is cut into pieces of a few MiB, and a free worker first helps with the
+// oldest batch that has unclaimed pieces, so that the batch the consumer waits for gets all hands.
+// An error belongs to its batch: it is thrown when that batch's turn comes, and the following
+// batches are delivered as usual.
+//
+// Thread-safe; several threads in next() take turns. The destructor stops and joins. In a forked
+// child an engine is leaked, never destroyed: its condition variables have the parent's waiters.
+class Engine {
+ public:
+  enum class Result { batch, pending, end };
+
+  // Starts the workers. Throws std::invalid_argument for a negative worker_count or a depth outside
+  // [1, 2^31].
+  Engine(std::shared_ptr<const Table> table, std::shared_ptr<SlotPool> pool,
+         std::shared_ptr<IndexSource> order, const EngineOptions& options);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  // The next batch if it is ready, without waiting. Throws the batch's error, after which the
+  // following call goes on with the next batch; StoppedError after stop() and in a forked child.
+  Result try_next(std::unique_ptr<BatchTask>& out);
+  // The same, working on the batch that is due or waiting for it until `deadline`.
+  Result next(std::chrono::steady_clock::time_point deadline, std::unique_ptr<BatchTask>& out);
+  // Ends the run: workers finish their piece and are joined, waiting consumers get StoppedError.
+  void stop();
+  // stop() without joining, for a signal that has no time to wait.
+  void request_stop();
+  EngineStats stats() const;
+  // What the batch that is due is waiting for, for a person.
+  std::string describe_due() const;
+
+ private:
+  struct Worker;  // one thread's scratch
+
+  // Something to do: begin a batch, or gather one piece of it. No task: nothing now.
+  struct Claim {
+    BatchTask* task = nullptr;
+    std::size_t piece = 0;
+    bool begins = false;
+  };
+
+  void run(Worker& worker);
+  void order_changed();
+  // `only_due`: nothing but the batch the consumer waits for.
+  Claim claim(bool only_due) FL_REQUIRES(mutex_);
+  void work_on(Worker& worker, const Claim& claimed);
+  void begin(Worker& worker, BatchTask& task);
+  void announce(const BatchLayout& layout);
+  void plan_pieces(BatchTask& task) const;
+  void publish(BatchTask& task);
+  void gather(Worker& worker, BatchTask& task, const Piece& piece);
+  void complete(BatchTask& task);
+  Result take(std::unique_ptr<BatchTask>& out) FL_REQUIRES(mutex_);
+  Result take_when_done(std::chrono::steady_clock::time_point deadline,
+                        std::unique_ptr<BatchTask>& out) FL_REQUIRES(mutex_);
+  void check_alive() const;
+
+  // Constant after construction.
+  const std::uint64_t generation_ = fork_generation();
+  const std::shared_ptr<const Table> table_;
+  const std::shared_ptr<SlotPool> pool_;
+  const std::shared_ptr<IndexSource> order_;
+  const EngineOptions options_;
+  std::vector<std::int64_t> row_bytes_;
+
+  // Synchronise themselves.
+  Readahead readahead_;
+  std::atomic<bool> stopping_{false};
+  std::atomic<std::size_t> demand_bytes_{0};  // what the pool was told; set with the first batch
+  std::atomic<std::int64_t> worker_wait_ns_{0};
+
+  mutable Mutex mutex_;
+  CondVar work_changed_;
+  CondVar batch_done_;
+  CondVar seat_free_;
+  // Batches delivered_ .. next_batch_ - 1, begun and not yet delivered.
+  std::deque<std::unique_ptr<BatchTask>> tasks_ FL_GUARDED_BY(mutex_);
+  std::vector<BatchTask*> open_ FL_GUARDED_BY(mutex_);  // have unclaimed pieces, oldest first
+  std::int64_t next_batch_ FL_GUARDED_BY(mutex_) = 0;
+  std::int64_t delivered_ FL_GUARDED_BY(mutex_) = 0;
+  int idle_workers_ FL_GUARDED_BY(mutex_) = 0;
+  bool consumer_seated_ FL_GUARDED_BY(mutex_) = false;  // one thread at a time works in next()
+  bool consumer_waits_ FL_GUARDED_BY(mutex_) = false;
+  EngineStats stats_ FL_GUARDED_BY(mutex_) = {};
+
+  std::unique_ptr<Worker> consumer_;  // the scratch of the thread that is seated in next()
+  Mutex join_mutex_;
+  std::vector<std::thread> threads_ FL_GUARDED_BY(join_mutex_);
+};
+
+}  // namespace fastload

@@ -1,0 +1,68 @@
+// The open files of a table: opened at first touch, never too many at once.
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/mutex.h"
+#include "storage/mapped_file.h"
+
+namespace fastload {
+
+// The limits of this process: mappings well under vm.max_map_count, descriptors well under
+// RLIMIT_NOFILE, since the training script needs some of both.
+struct OpenFileLimits {
+  std::size_t mappings;
+  std::size_t descriptors;
+  static OpenFileLimits of_this_process();
+};
+
+// Files by number, as mappings or descriptors; the least recently used ones are closed beyond the
+// limits. What is handed out stays open as long as it is held. A file must stay the same file
+// (device and inode) with at least its size at open: else OsError, or FormatError for the size.
+// Thread-safe.
+class FileCache {
+ public:
+  explicit FileCache(Io io, OpenFileLimits limits = OpenFileLimits::of_this_process())
+      : io_(io), limits_(limits) {}
+
+  // REQUIRES: not concurrent with anything else.
+  std::int32_t add(std::string path, std::int64_t size_bytes);
+
+  const std::string& path(std::int32_t file) const { return at(file).path; }
+  std::int64_t size_bytes(std::int32_t file) const { return at(file).size_bytes; }
+
+  // The mapping of a file, or nullptr if it is to be read by pread. Throws OsError, FormatError.
+  std::shared_ptr<const Mapping> mapping(std::int32_t file);
+  // A descriptor of the same file. Throws OsError, FormatError.
+  std::shared_ptr<const FileDescriptor> descriptor(std::int32_t file);
+
+ private:
+  struct File {
+    std::string path;
+    std::int64_t size_bytes;
+    bool seen = false;  // opened once: device, inode and `by_pread` are known
+    bool by_pread = false;
+    dev_t device = 0;
+    ino_t inode = 0;
+    std::shared_ptr<const Mapping> mapping;
+    std::shared_ptr<const FileDescriptor> descriptor;
+    std::list<std::int32_t>::iterator mapping_place;
+    std::list<std::int32_t>::iterator descriptor_place;
+  };
+
+  const File& at(std::int32_t file) const { return files_.at(static_cast<std::size_t>(file)); }
+  std::shared_ptr<const FileDescriptor> open(File& file) FL_REQUIRES(mutex_);
+
+  const Io io_;
+  const OpenFileLimits limits_;
+  Mutex mutex_;
+  std::vector<File> files_;  // paths and sizes are constant; the rest is guarded by mutex_
+  std::list<std::int32_t> mapped_ FL_GUARDED_BY(mutex_);  // most recently used first
+  std::list<std::int32_t> opened_ FL_GUARDED_BY(mutex_);
+};
+
+}  // namespace fastload

@@ -1,0 +1,69 @@
+// One file as the data plane sees it: a read-only mapping, or a descriptor to pread from.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+namespace fastload {
+
+// How bytes are read: from a mapping, or by system calls (network and user-space file systems,
+// whose mappings fail in ways a copy cannot survive).
+enum class Io { kAuto, kMmap, kPread };
+
+// An open descriptor. Movable in spirit, kept behind a shared_ptr in practice. Thread-safe.
+class FileDescriptor {
+ public:
+  // Throws OsError.
+  explicit FileDescriptor(const std::string& path);
+  ~FileDescriptor();
+  FileDescriptor(const FileDescriptor&) = delete;
+  FileDescriptor& operator=(const FileDescriptor&) = delete;
+
+  const std::string& path() const { return path_; }
+  std::int64_t size_bytes() const { return size_bytes_; }
+  dev_t device() const { return device_; }
+  ino_t inode() const { return inode_; }
+  // Whether kAuto reads this file by pread: its file system is remote or lives in user space.
+  bool prefers_pread() const;
+  // Tells the kernel not to read beyond what is asked for.
+  void advise_random() const;
+  // Fills `out` from `offset` on. Returns the bytes read: fewer at the end of the file. Throws
+  // OsError.
+  std::size_t read_at(std::int64_t offset, std::span<std::byte> out) const;
+  // The size of the file now; -1 if it cannot be known.
+  std::int64_t current_size() const;
+  int number() const { return number_; }
+
+ private:
+  std::string path_;
+  int number_;
+  std::int64_t size_bytes_ = 0;
+  dev_t device_ = 0;
+  ino_t inode_ = 0;
+};
+
+// The whole of a file, mapped read-only; the descriptor is not needed afterwards. Immutable.
+class Mapping {
+ public:
+  // Throws OsError (ENOMEM: too many mappings). REQUIRES: file.size_bytes() > 0.
+  explicit Mapping(const FileDescriptor& file);
+  ~Mapping();
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+
+  std::span<const std::byte> bytes() const { return {data_, size_}; }
+  // Starts reading [data, data + size) into the page cache. REQUIRES: inside bytes().
+  static void will_need(const std::byte* data, std::size_t size);
+  // Whether the page that holds `data` is in the page cache.
+  static bool resident(const std::byte* data);
+
+ private:
+  const std::byte* data_;
+  std::size_t size_;
+};
+
+}  // namespace fastload

@@ -1,0 +1,123 @@
+#include "storage/table.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "base/bytes.h"
+#include "base/error.h"
+
+namespace fastload {
+
+ColumnGroup::ColumnGroup(std::span<const std::int64_t> shard_rows,
+                         std::span<const std::int64_t> index_map, bool mapped)
+    : map_(index_map), mapped_(mapped) {
+  starts_.reserve(shard_rows.size() + 1);
+  starts_.push_back(0);
+  for (std::int64_t rows : shard_rows) {
+    if (rows < 0)
+      throw std::invalid_argument("a shard cannot have " + std::to_string(rows) + " rows");
+    starts_.push_back(checked_add(starts_.back(), rows));
+  }
+  for (std::int64_t row : map_) {
+    if (row < 0 || row >= rows()) {
+      throw std::invalid_argument("the index map holds row " + std::to_string(row) + " of " +
+                                  std::to_string(rows()));
+    }
+  }
+  if (shard_rows.empty() || shard_rows.front() == 0) return;
+  const bool uniform = std::all_of(shard_rows.begin(), shard_rows.end() - 1,
+                                   [&](std::int64_t rows) { return rows == shard_rows.front(); }) &&
+                       shard_rows.back() <= shard_rows.front();
+  if (uniform) uniform_rows_ = shard_rows.front();
+}
+
+void ColumnGroup::throw_bad_map(std::int64_t row) const {
+  throw std::out_of_range("the index map was changed while in use: it holds row " +
+                          std::to_string(row) + " of " + std::to_string(rows()));
+}
+
+void ColumnGroup::locate(std::span<const std::int64_t> indices, std::span<RowPlace> places) const {
+  if (shard_count() == 1) {
+    for (std::size_t i = 0; i < indices.size(); ++i) places[i] = {0, row_of(indices[i])};
+  } else if (uniform_rows_ > 0) {
+    for (std::size_t i = 0; i < indices.size(); ++i) {
+      const std::int64_t row = row_of(indices[i]);
+      places[i] = {static_cast<std::int32_t>(row / uniform_rows_), row % uniform_rows_};
+    }
+  } else {
+    for (std::size_t i = 0; i < indices.size(); ++i) {
+      const std::int64_t row = row_of(indices[i]);
+      const auto next = std::upper_bound(starts_.begin() + 1, starts_.end(), row);
+      places[i] = {static_cast<std::int32_t>(next - starts_.begin() - 1), row - *(next - 1)};
+    }
+  }
+}
+
+Table::Table(std::unique_ptr<FileCache> files, std::vector<Source> sources,
+             std::vector<ColumnGroup> groups, std::vector<Column> columns)
+    : files_(std::move(files)),
+      sources_(std::move(sources)),
+      groups_(std::move(groups)),
+      columns_(std::move(columns)) {
+  if (groups_.empty()) throw std::invalid_argument("a table needs at least one group");
+  rows_ = groups_.front().samples();
+  for (const ColumnGroup& group : groups_) {
+    if (group.samples() != rows_) {
+      throw std::invalid_argument("groups of " + std::to_string(rows_) + " and " +
+                                  std::to_string(group.samples()) + " samples cannot be combined");
+    }
+  }
+  for (const Column& column : columns_) check_column(column);
+}
+
+void Table::check_column(const Column& column) const {
+  const ColumnGroup& group = groups_.at(static_cast<std::size_t>(column.group));
+  const std::string where = "field '" + column.name + "': ";
+  if (column.row_bytes < 0 || column.row_stride < 0) {
+    throw std::invalid_argument(where + "negative row size");
+  }
+  if (column.sources.size() != group.shard_count() ||
+      column.offsets.size() != group.shard_count()) {
+    throw std::invalid_argument(where + "needs one source and one offset per shard");
+  }
+  for (std::size_t shard = 0; shard < group.shard_count(); ++shard) {
+    const Source& source = sources_.at(static_cast<std::size_t>(column.sources[shard]));
+    const std::int64_t rows = group.shard_rows(shard);
+    const std::int64_t offset = column.offsets[shard];
+    const std::int64_t size = source.file >= 0 ? files_->size_bytes(source.file)
+                                               : static_cast<std::int64_t>(source.memory.size());
+    std::int64_t end = offset;
+    if (rows > 0) {
+      end = checked_add(checked_add(offset, checked_mul(rows - 1, column.row_stride)),
+                        column.row_bytes);
+    }
+    if (offset < 0 || end > size) {
+      const std::string name =
+          source.file >= 0 ? "'" + files_->path(source.file) + "'" : std::string("memory");
+      throw FormatError(where + std::to_string(rows) + " rows end at byte " + std::to_string(end) +
+                        " of " + name + ", which has " + std::to_string(size));
+    }
+  }
+}
+
+void Table::check_indices(std::span<const std::int64_t> indices) const {
+  // One pass without branches for the usual case.
+  std::uint64_t largest = 0;
+  for (std::int64_t index : indices) {
+    largest = std::max(largest, static_cast<std::uint64_t>(index));
+  }
+  if (indices.empty() || largest < static_cast<std::uint64_t>(rows_)) return;
+  for (std::int64_t index : indices) {
+    if (index >= 0 && index < rows_) continue;
+    throw std::out_of_range("index " + std::to_string(index) +
+                            " is out of range for a dataset of " + std::to_string(rows_) +
+                            " samples");
+  }
+}
+
+void Table::check_process() const {
+  if (generation_ == fork_generation()) return;
+  throw StoppedError("this table was opened in the parent process; open the dataset again here");
+}
+
+}  // namespace fastload

@@ -1,0 +1,60 @@
+"""fastload: a data loading engine for PyTorch.
+
+Pack a dataset once, or read files where they lie, and replace ``DataLoader`` by ``FastLoader``::
+
+    fastload pack imagenet/train data/train
+
+    loader = FastLoader("data/train", batch_size=256, shuffle=True, seed=0)
+
+Importing this package does not import torch; using :class:`FastLoader` does.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+# At once, because the first import of the package `fastload.pack` would hide the function.
+from fastload.pack import pack
+
+if TYPE_CHECKING:
+    from fastload.dataset import ArrayDataset, PackedDataset, open
+    from fastload.errors import FormatError, StoppedError
+    from fastload.loader import FastLoader
+    from fastload.order import KeyedSampler
+
+# Where each public name lives; imported when it is first asked for.
+_HOMES = {
+    "ArrayDataset": "fastload.dataset",
+    "FastLoader": "fastload.loader",
+    "FormatError": "fastload.errors",
+    "KeyedSampler": "fastload.order",
+    "PackedDataset": "fastload.dataset",
+    "StoppedError": "fastload.errors",
+    "open": "fastload.dataset",
+    "__version__": "fastload._core",
+}
+
+__all__ = [
+    "ArrayDataset",
+    "FastLoader",
+    "FormatError",
+    "KeyedSampler",
+    "PackedDataset",
+    "StoppedError",
+    "__version__",
+    "open",
+    "pack",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'fastload' has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

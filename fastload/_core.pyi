@@ -1,0 +1,125 @@
+"""
+The data plane of fastload. Private: use the package.
+"""
+from __future__ import annotations
+import collections.abc
+import numpy
+import numpy.typing
+import typing
+import typing_extensions
+__all__: list[str] = ['ArrayOrder', 'Engine', 'EpochPlan', 'Permutation', 'PushedOrder', 'SlotPool', 'Table', 'TableBuilder', 'copy_kernels', 'crc32c', 'crc32c_combine', 'measure_gather', 'set_copy_kernel']
+class Permutation:
+    """
+    A keyed bijection of [0, n) in O(1) memory.
+    """
+    def __init__(self, n: typing.SupportsInt | typing.SupportsIndex, seed: typing.SupportsInt | typing.SupportsIndex, epoch: typing.SupportsInt | typing.SupportsIndex) -> None:
+        ...
+    def __len__(self) -> int:
+        ...
+    def at(self, position: typing.SupportsInt | typing.SupportsIndex) -> int:
+        ...
+    def indices(self, first: typing.SupportsInt | typing.SupportsIndex, count: typing.SupportsInt | typing.SupportsIndex) -> numpy.typing.NDArray[numpy.int64]:
+        ...
+class EpochPlan:
+    """
+    Which samples each batch of an epoch holds.
+    """
+    def __init__(self, *, rows: typing.SupportsInt | typing.SupportsIndex, batch: typing.SupportsInt | typing.SupportsIndex, rank: typing.SupportsInt | typing.SupportsIndex = 0, world: typing.SupportsInt | typing.SupportsIndex = 1, seed: typing.SupportsInt | typing.SupportsIndex = 0, epoch: typing.SupportsInt | typing.SupportsIndex = 0, first_position: typing.SupportsInt | typing.SupportsIndex = 0, tail: str = 'short', order: str = 'full', block_rows: typing.SupportsInt | typing.SupportsIndex = 0, window_blocks: typing.SupportsInt | typing.SupportsIndex = 0) -> None:
+        ...
+    def indices(self, batch: typing.SupportsInt | typing.SupportsIndex) -> numpy.typing.NDArray[numpy.int64]:
+        ...
+    @property
+    def batch_count(self) -> int:
+        ...
+class ArrayOrder:
+    """
+    A whole order, cut into batches.
+    """
+    def __init__(self, indices: numpy.typing.NDArray[numpy.int64], batch_size: typing.SupportsInt | typing.SupportsIndex, drop_last: bool) -> None:
+        ...
+class PushedOrder:
+    """
+    Batches of indices, pushed one by one.
+    """
+    def __init__(self) -> None:
+        ...
+    def finish(self) -> None:
+        ...
+    def push(self, indices: numpy.typing.NDArray[numpy.int64]) -> None:
+        ...
+class Table:
+    """
+    Where samples lie: columns over files and memory.
+    """
+    def gather(self, indices: numpy.typing.NDArray[numpy.int64], out: collections.abc.Sequence[numpy.ndarray]) -> None:
+        ...
+    @property
+    def column_count(self) -> int:
+        ...
+    @property
+    def rows(self) -> int:
+        ...
+class TableBuilder:
+    """
+    Collects the extents of a table.
+    """
+    def __init__(self, io: str = 'auto') -> None:
+        ...
+    def add_column(self, group: typing.SupportsInt | typing.SupportsIndex, name: str, row_bytes: typing.SupportsInt | typing.SupportsIndex, row_stride: typing.SupportsInt | typing.SupportsIndex, sources: numpy.typing.NDArray[numpy.int64], offsets: numpy.typing.NDArray[numpy.int64], boolean: bool = False) -> None:
+        ...
+    def add_file(self, path: str | bytes, size_bytes: typing.SupportsInt | typing.SupportsIndex) -> int:
+        ...
+    def add_group(self, shard_rows: numpy.typing.NDArray[numpy.int64], index_map: numpy.typing.NDArray[numpy.int64] | None = None) -> int:
+        ...
+    def add_memory(self, owner: typing.Any, address: typing.SupportsInt | typing.SupportsIndex, size_bytes: typing.SupportsInt | typing.SupportsIndex) -> int:
+        ...
+    def build(self) -> Table:
+        ...
+class SlotPool:
+    """
+    The memory of a loader's batches.
+    """
+    def __init__(self) -> None:
+        ...
+    @property
+    def allocation_count(self) -> int:
+        ...
+    @property
+    def free_bytes(self) -> int:
+        ...
+    @property
+    def used_bytes(self) -> int:
+        ...
+class Engine:
+    """
+    One iterator's run over its batches.
+    """
+    def __init__(self, table: typing.Any, pool: typing.Any, fields: collections.abc.Sequence[tuple[numpy.dtype[typing.Any], collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]]], order: typing.Any, num_workers: typing.SupportsInt | typing.SupportsIndex, depth: typing.SupportsInt | typing.SupportsIndex) -> None:
+        ...
+    def next(self, timeout_s: typing.SupportsFloat | typing.SupportsIndex = 0.0) -> typing.Any:
+        ...
+    def stats(self) -> dict[str, int]:
+        ...
+    def stop(self) -> None:
+        ...
+def copy_kernels() -> list[str]:
+    """
+    The copy kernels of this CPU, the fastest first.
+    """
+def crc32c(data: typing_extensions.Buffer, crc: typing.SupportsInt | typing.SupportsIndex = 0) -> int:
+    """
+    CRC32C of bytes, continuing from crc.
+    """
+def crc32c_combine(crc_a: typing.SupportsInt | typing.SupportsIndex, crc_b: typing.SupportsInt | typing.SupportsIndex, length_b: typing.SupportsInt | typing.SupportsIndex) -> int:
+    """
+    CRC32C of two parts laid end to end.
+    """
+def measure_gather(table: Table, indices: numpy.typing.NDArray[numpy.int64], batch: typing.SupportsInt | typing.SupportsIndex, threads: typing.SupportsInt | typing.SupportsIndex, seconds: typing.SupportsFloat | typing.SupportsIndex) -> float:
+    """
+    Bytes per second that threads copy when they do nothing else.
+    """
+def set_copy_kernel(name: str) -> None:
+    """
+    For tests and benchmarks: the copy kernel to use from now on.
+    """
+__version__: str = '0.1.0'

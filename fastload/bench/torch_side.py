@@ -1,0 +1,113 @@
+"""The same bytes as people hand them to torch's DataLoader."""
+
+from __future__ import annotations
+
+import ctypes
+from bisect import bisect_right
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from fastload.formats.extents import Column, Extents, FileSource, Group, Source
+from fastload.structure import sample_builder
+
+Array = npt.NDArray[Any]
+
+
+class RowDataset:
+    """A memory-mapped dataset with `__getitem__` alone, the usual way to write one.
+
+    A sample is built by numpy: one row of each field, copied; numbers become Python numbers.
+    Files are mapped by each process at its first sample, so that workers need no pickled data.
+
+    Args:
+        extents: Where the samples lie.
+
+    Example:
+        >>> from fastload.dataset import ArrayDataset
+        >>> rows = RowDataset(ArrayDataset({"x": np.arange(6).reshape(3, 2)}).extents)
+        >>> len(rows), rows[2]
+        (3, {'x': tensor([4, 5])})
+    """
+
+    def __init__(self, extents: Extents) -> None:
+        self._extents = extents
+        self._fields: list[tuple[list[Array], list[int], Group]] = []
+
+    def __len__(self) -> int:
+        return self._extents.rows
+
+    def __getitem__(self, index: int) -> Any:
+        if not self._fields:
+            self._map()
+        return self._build([_sample(*field, index) for field in self._fields])
+
+    def __getstate__(self) -> Extents:
+        return self._extents
+
+    def __setstate__(self, extents: Extents) -> None:
+        self.__init__(extents)  # type: ignore[misc]
+
+    def _map(self) -> None:
+        self._build = sample_builder(self._extents.structure)
+        opened: dict[Source, Array] = {}
+        for group in self._extents.groups:
+            starts = np.cumsum(group.shard_rows).tolist()
+            for column in group.columns:
+                shards = [
+                    _view(column, shard, int(rows), opened)
+                    for shard, rows in enumerate(group.shard_rows)
+                ]
+                self._fields.append((shards, starts, group))
+
+
+def _sample(shards: list[Array], ends: list[int], group: Group, index: int) -> Any:
+    row = index if group.index_map is None else int(group.index_map[index])
+    if len(shards) == 1:
+        value = shards[0][row]
+    else:
+        shard = bisect_right(ends, row)
+        value = shards[shard][row - ends[shard]]  # counted from the end of the shard
+    return torch.from_numpy(value.copy()) if value.ndim else value.item()
+
+
+def _view(column: Column, shard: int, rows: int, opened: dict[Source, Array]) -> Array:
+    """The rows of one shard as an array over the mapped file."""
+    field = column.field
+    if rows == 0 or field.row_bytes == 0:
+        return np.zeros((rows, *field.shape), field.storage)
+    source = column.sources[shard]
+    if source not in opened:
+        opened[source] = _bytes_of(source)
+    inner = np.empty(field.shape, field.storage).strides
+    return np.ndarray(
+        (rows, *field.shape),
+        field.storage,
+        buffer=opened[source],
+        offset=int(column.offsets[shard]),
+        strides=(column.row_stride, *inner),
+    )
+
+
+def _bytes_of(source: Source) -> Array:
+    if isinstance(source, FileSource):
+        return np.asarray(np.memmap(source.path, np.uint8, mode="r"))
+    lent = (ctypes.c_uint8 * source.size_bytes).from_address(source.address)
+    return np.frombuffer(memoryview(lent), np.uint8)
+
+
+def loader(
+    dataset: Any, *, batch_size: int, workers: int, **options: Any
+) -> torch.utils.data.DataLoader[Any]:
+    """DataLoader as a person would set it up: shuffled, workers kept from epoch to epoch."""
+    return torch.utils.data.DataLoader(
+        dataset,
+        batch_size,
+        shuffle=True,
+        drop_last=True,
+        num_workers=workers,
+        persistent_workers=workers > 0,
+        **options,
+    )

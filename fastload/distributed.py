@@ -1,0 +1,96 @@
+"""Which rank this process is, of how many, and how many threads it may use."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any, NamedTuple
+
+MAX_THREADS = 4
+
+
+class Place(NamedTuple):
+    """A process among those that train together.
+
+    Attributes:
+        rank: In [0, world).
+        world: Number of processes.
+        origin: Who said so: "shard", "torch.distributed", "environment" or "alone".
+    """
+
+    rank: int
+    world: int
+    origin: str
+
+
+def find_place(shard: Any = None) -> Place:
+    """The rank and world size that hold now.
+
+    Args:
+        shard: `(rank, world)`, a one-dimensional `DeviceMesh`, a `ProcessGroup`, False for "alone",
+            or None: what `torch.distributed` says if it is initialised, else the environment
+            variables RANK and WORLD_SIZE if both are set, else alone.
+
+    Raises:
+        ValueError: the rank is not in [0, world), or the variables are no integers.
+        TypeError: `shard` is none of these.
+
+    Example:
+        >>> find_place((1, 4))
+        Place(rank=1, world=4, origin='shard')
+    """
+    if shard is None:
+        return _found_place()
+    if shard is False:
+        return Place(0, 1, "shard")
+    if hasattr(shard, "get_local_rank"):  # DeviceMesh
+        return _checked(shard.get_local_rank(), shard.size(), "shard")
+    if callable(getattr(shard, "rank", None)):  # ProcessGroup
+        return _checked(shard.rank(), shard.size(), "shard")
+    if not isinstance(shard, (tuple, list)) or len(shard) != 2:
+        raise TypeError(f"shard must be (rank, world), False or None, not {shard!r}")
+    rank, world = shard
+    if any(isinstance(n, bool) or not hasattr(n, "__index__") for n in (rank, world)):
+        raise TypeError(f"shard must hold two integers, not {shard!r}")
+    return _checked(rank.__index__(), world.__index__(), "shard")
+
+
+def _found_place() -> Place:
+    dist = _process_group()
+    if dist is not None:
+        return Place(dist.get_rank(), dist.get_world_size(), "torch.distributed")
+    rank, world = _env_int("RANK"), _env_int("WORLD_SIZE")
+    if rank is None or world is None:
+        return Place(0, 1, "alone")
+    return _checked(rank, world, "environment")
+
+
+def _checked(rank: int, world: int, origin: str) -> Place:
+    if world < 1 or not 0 <= rank < world:
+        raise ValueError(f"rank {rank} of {world} (from {origin}) is not in [0, {world})")
+    return Place(rank, world, origin)
+
+
+def _process_group() -> Any | None:
+    """`torch.distributed` if somebody imported and initialised it: asking never imports torch."""
+    dist = sys.modules.get("torch.distributed")
+    return dist if dist is not None and dist.is_available() and dist.is_initialized() else None
+
+
+def _env_int(name: str) -> int | None:
+    text = os.environ.get(name)
+    if not text:
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"environment variable {name}={text!r} is not an integer") from None
+
+
+def thread_count() -> int:
+    """Threads a loader starts by itself: this rank's share of the usable CPUs, 1 to 4."""
+    local = _env_int("LOCAL_WORLD_SIZE")
+    if local is None:
+        dist = _process_group()
+        local = dist.get_world_size() if dist is not None else 1
+    return max(1, min(MAX_THREADS, len(os.sched_getaffinity(0)) // max(1, local)))

@@ -1,0 +1,93 @@
+"""One module per layout that is read in place; each turns paths into `Extents`."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from fastload.errors import FormatError
+from fastload.formats import npy, packed, raw, safetensors
+from fastload.formats.extents import Extents
+from fastload.formats.files import (
+    AnyPath,
+    Paths,
+    absolute,
+    absolute_paths,
+    file_source,
+    list_files,
+    suffix,
+)
+
+_PACK_ADVICE = "`fastload pack` converts images, .npz and others"
+
+
+def open_extents(path: Paths, *, dtype: Any = None, shape: Any = None) -> Extents:
+    """The samples of a file, folder or sequence of files, whatever kind they are of.
+
+    Args:
+        path: A packed folder; a `.npy`, safetensors or raw file; a folder of `.npy` or
+            `.safetensors` files; or a sequence of files of one kind.
+        dtype: Of a raw file.
+        shape: Of one sample of a raw file.
+
+    Raises:
+        FormatError: the kind is not known, kinds are mixed, or the files are damaged.
+        ValueError: only one of dtype and shape is given, or they are given for other kinds.
+        OSError: a file cannot be read.
+    """
+    where = absolute_paths(path)
+    if not isinstance(where, str):
+        kinds = {_kind_of_file(file): file for file in where}
+    elif is_packed(where):
+        if dtype is None and shape is None:
+            return packed.read_extents(where)
+        kinds = {"packed": where}
+    elif os.path.isdir(where):
+        kinds = _kinds_in_folder(where, raw_given=dtype is not None)
+    else:
+        kinds = {_kind_of_file(where): where}
+    if len(kinds) > 1:
+        names = " and ".join(f"{file} ({kind})" for kind, file in kinds.items())
+        raise FormatError(f"files of different kinds: {names}; keep one kind per dataset")
+    kind = next(iter(kinds), "npy")
+    if kind != "raw" and (dtype is not None or shape is not None):
+        raise ValueError(f"dtype and shape are for raw files, but {where!r} is {kind}")
+    if kind == "raw":
+        if dtype is None or shape is None:
+            raise ValueError(f"{where!r} is read as raw numbers, which needs dtype= and shape=")
+        return raw.read_extents(where, dtype, shape)
+    return npy.read_extents(where) if kind == "npy" else safetensors.read_extents(where)
+
+
+def is_packed(path: AnyPath) -> bool:
+    """Tells whether `path` is a folder that `fastload pack` wrote, or began to."""
+    folder = absolute(path)
+    manifest, plan = os.path.join(folder, "fastload.json"), os.path.join(folder, ".fastload")
+    return os.path.lexists(manifest) or os.path.isdir(plan)
+
+
+def _kind_of_file(path: str) -> str:
+    source = file_source(path)
+    start, ending = source.read(0, 9), suffix(source.path)
+    if start.startswith(npy.MAGIC) or ending == ".npy":
+        return "npy"
+    if ending == ".safetensors" or (ending not in (".bin", ".raw") and start[8:] == b"{"):
+        return "safetensors"
+    if ending == ".npz":
+        raise FormatError(f"{source}: an .npz archive cannot be read in place; {_PACK_ADVICE}")
+    return "raw"
+
+
+def _kinds_in_folder(folder: str, *, raw_given: bool) -> dict[str, str]:
+    """The kinds of the files in a folder, each with its first file; strangers are ignored."""
+    kinds = {".npy": "npy", ".safetensors": "safetensors"} | ({".bin": "raw"} if raw_given else {})
+    found: dict[str, str] = {}
+    for file in list_files(folder):
+        if suffix(file) in kinds:
+            found.setdefault(kinds[suffix(file)], file)
+    if not found:
+        raise FormatError(
+            f"{folder}: no dataset in this folder: neither fastload.json nor .npy or "
+            f".safetensors files; {_PACK_ADVICE}"
+        )
+    return found

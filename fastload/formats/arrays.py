@@ -1,0 +1,135 @@
+"""numpy arrays and CPU tensors in memory, read in place where their rows allow it."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fastload.formats.extents import DTYPES, Column, Extents, Field, Group, MemorySource
+
+
+def readable(array: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
+    """The array itself, or a copy if it cannot be read in place.
+
+    An array can be as long as each row is one block of memory and rows follow each other at a fixed
+    distance upwards: slices, memmaps and sliding windows do. Others (Fortran order, negative
+    strides) and big-endian ones are copied.
+
+    Raises:
+        TypeError: a masked array or a dtype that is not one of plain numbers.
+        ValueError: an array without a first axis.
+    """
+    if isinstance(array, np.ma.MaskedArray):
+        raise TypeError(f"field {name!r}: a masked array; fill it first")
+    if array.dtype.name not in DTYPES:
+        raise TypeError(
+            f"field {name!r}: dtype {array.dtype.str!r} is not supported; object, structured, "
+            "string, date and long double arrays cannot be loaded"
+        )
+    if array.ndim == 0:
+        raise ValueError(f"field {name!r}: an array of shape () has no sample axis")
+    if array.dtype.isnative and rows_are_blocks(array.shape, array.strides, array.itemsize):
+        return array
+    return np.ascontiguousarray(array, array.dtype.newbyteorder("="))
+
+
+def read_extents(array: npt.NDArray[Any], name: str, dtype: str | None = None) -> Extents:
+    """The samples along the first axis of a `readable` array. A sample is bare, field `name`.
+
+    Args:
+        array: Of shape (samples, ...); later writes to it are seen.
+        name: Of the field.
+        dtype: What the bytes mean where numpy has no name for it, such as "bfloat16".
+    """
+    field = Field(name, dtype or array.dtype.name, array.shape[1:])
+    rows = len(array)
+    stride = array.strides[0] if rows > 1 else field.row_bytes
+    size = (rows - 1) * stride + field.row_bytes if rows else 0
+    source = MemorySource(array, array.__array_interface__["data"][0], size)
+    column = Column(field, stride, (source,), np.zeros(1, np.int64))
+    return Extents((Group(np.array([rows], np.int64), (column,)),), 0)
+
+
+def rows_are_blocks(shape: tuple[int, ...], strides: tuple[int, ...], item_bytes: int) -> bool:
+    """Tells whether each row is contiguous and the rows follow each other upwards in memory."""
+    if 0 in shape:
+        return True
+    expected = item_bytes
+    for length, stride in zip(reversed(shape[1:]), reversed(strides[1:]), strict=True):
+        if length > 1 and stride != expected:
+            return False
+        expected *= length
+    return shape[0] == 1 or strides[0] >= 0
+
+
+def is_tensor(value: object) -> bool:
+    """Tells whether `value` is a torch tensor, without importing torch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def tensor_array(tensor: Any, name: str) -> tuple[npt.NDArray[Any], str]:
+    """An array over the memory of a CPU tensor, and the name of the tensor's dtype.
+
+    Raises:
+        TypeError: a tensor on another device, sparse, quantized, that requires a gradient or of a
+            dtype that is not supported.
+    """
+    import torch
+
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    plain = tensor.device.type == "cpu" and tensor.layout is torch.strided
+    lazy = tensor.is_conj() or tensor.is_neg()
+    if not plain or lazy or tensor.requires_grad or dtype not in DTYPES:
+        raise TypeError(
+            f"field {name!r}: only plain CPU tensors without a gradient can be loaded, not "
+            f"{dtype} on {tensor.device}, {tensor.layout}, requires_grad={tensor.requires_grad}"
+        )
+    storage = Field(name, dtype, ()).storage.name
+    if storage != dtype:
+        tensor = tensor.view(getattr(torch, storage))
+    return tensor.numpy(), dtype
+
+
+@dataclass(frozen=True)
+class MappedFile:
+    """An array that lies in a file, as a pickle carries it."""
+
+    path: str
+    offset: int
+    size_bytes: int
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    def open(self) -> npt.NDArray[Any]:
+        """Maps the file again, read-only."""
+        held = np.memmap(self.path, np.uint8, "r", self.offset, (self.size_bytes,))
+        return np.ndarray(self.shape, self.dtype, held, 0, self.strides)
+
+
+def mapped_file(array: npt.NDArray[Any]) -> MappedFile | None:
+    """The file behind a `readable` view of a memmap; None if there is none or it may differ."""
+    owner: Any = array
+    while isinstance(owner, np.ndarray) and not isinstance(owner, np.memmap):
+        owner = owner.base
+    # A copy-on-write map may hold what its file does not.
+    if not isinstance(owner, np.memmap) or owner.filename is None or owner.mode == "c":
+        return None
+    held: Any = owner._mmap  # type: ignore[attr-defined]
+    map_start = np.frombuffer(held, np.uint8).__array_interface__["data"][0]
+    in_map = array.__array_interface__["data"][0] - map_start
+    offset = owner.offset - owner.offset % mmap.ALLOCATIONGRANULARITY + in_map
+    last = sum((n - 1) * stride for n, stride in zip(array.shape, array.strides, strict=True))
+    size = last + array.itemsize
+    path = os.path.join(os.getcwd(), os.fspath(owner.filename))
+    whole = os.path.isfile(path) and os.path.getsize(path) >= offset + size
+    if array.size == 0 or not 0 <= in_map <= len(held) - size or not whole:
+        return None
+    return MappedFile(path, offset, size, array.dtype.str, array.shape, array.strides)

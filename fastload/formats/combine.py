@@ -1,0 +1,113 @@
+"""Datasets made of others: one after the other, or side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from fastload.formats.extents import Column, Extents, Group
+from fastload.structure import flatten, is_leaf, leaf_names, map_leaves, renumber, skeleton
+
+
+def concatenate(parts: Sequence[Extents]) -> Extents:
+    """The samples of all parts, one after the other.
+
+    Raises:
+        ValueError: the parts differ in structure, dtype, shape or row stride.
+    """
+    first = parts[0]
+    if any(skeleton(part.structure) != skeleton(first.structure) for part in parts):
+        raise ValueError("the parts have different structures")
+    # For each part and leaf, in the order of the structure: the number of its group, its column.
+    places = []
+    for part in parts:
+        located = [(g, column) for g, group in enumerate(part.groups) for column in group.columns]
+        places.append([located[leaf] for leaf in flatten(part.structure)])
+    # Leaves that share a group in every part share one in the result.
+    members: dict[tuple[int, ...], list[int]] = {}
+    for leaf, place in enumerate(zip(*places, strict=True)):
+        members.setdefault(tuple(group for group, _ in place), []).append(leaf)
+    groups = []
+    for key, leaves in members.items():
+        columns = [_join_columns([place[leaf][1] for place in places]) for leaf in leaves]
+        joined = _join_groups([part.groups[g] for part, g in zip(parts, key, strict=True)])
+        groups.append(replace(joined, columns=tuple(columns)))
+    order = [leaf for leaves in members.values() for leaf in leaves]
+    numbers = iter(np.argsort(order).tolist())
+    return Extents(tuple(groups), map_leaves(lambda _: next(numbers), first.structure))
+
+
+def _join_columns(columns: list[Column]) -> Column:
+    first = columns[0]
+    for other in columns[1:]:
+        if (other.field.dtype, other.field.shape) != (first.field.dtype, first.field.shape):
+            raise ValueError(f"field {first.field.name!r} is {first.field} and {other.field}")
+        if other.row_stride != first.row_stride:
+            raise ValueError(f"field {first.field.name!r} has different row strides")
+    sources = tuple(source for column in columns for source in column.sources)
+    offsets = np.concatenate([column.offsets for column in columns])
+    return replace(first, sources=sources, offsets=offsets)
+
+
+def _join_groups(groups: list[Group]) -> Group:
+    shard_rows = np.concatenate([group.shard_rows for group in groups])
+    index_map = None
+    if any(group.index_map is not None for group in groups):
+        maps, start = [], 0
+        for group in groups:
+            rows = int(group.shard_rows.sum())
+            own = np.arange(rows) if group.index_map is None else group.index_map
+            maps.append(own + start)
+            start += rows
+        index_map = np.concatenate(maps).astype(np.int64, copy=False)
+    return Group(shard_rows, (), index_map)
+
+
+def stack(parts: Any) -> Extents:
+    """Samples that hold one sample of each part, in the containers of `parts`.
+
+    Fields are named by their place in them.
+
+    Args:
+        parts: A structure whose leaves are `Extents` of equally many samples.
+
+    Raises:
+        ValueError: there is no part, or the lengths differ.
+    """
+    groups: list[Group] = []
+    order: list[tuple[int, int]] = []  # group and place in it, for each column as it is met
+    structures: list[Any] = []
+    for name, bare in zip(leaf_names(parts), flatten(parts), strict=True):
+        part = renamed(bare, name)
+        start = len(order)
+        structures.append(renumber(part.structure, start))
+        for group in part.groups:
+            at = next((i for i, g in enumerate(groups) if _same_rows(g, group)), len(groups))
+            if at == len(groups):
+                groups.append(replace(group, columns=()))
+            held = groups[at].columns
+            order += [(at, len(held) + i) for i in range(len(group.columns))]
+            groups[at] = replace(groups[at], columns=held + group.columns)
+    starts = np.cumsum([0] + [len(group.columns) for group in groups])
+    remaining = iter(structures)
+    structure = map_leaves(lambda _: next(remaining), parts)
+    numbered = map_leaves(lambda leaf: int(starts[order[leaf][0]]) + order[leaf][1], structure)
+    return Extents(tuple(groups), numbered)
+
+
+def _same_rows(a: Group, b: Group) -> bool:
+    return a.index_map is b.index_map and np.array_equal(a.shard_rows, b.shard_rows)
+
+
+def renamed(extents: Extents, prefix: str) -> Extents:
+    """The same extents with fields named as members of `prefix`."""
+
+    def rename(column: Column) -> Column:
+        name = prefix if is_leaf(extents.structure) else f"{prefix}.{column.field.name}"
+        return replace(column, field=replace(column.field, name=name))
+
+    groups = [replace(g, columns=tuple(map(rename, g.columns))) for g in extents.groups]
+    return replace(extents, groups=tuple(groups))

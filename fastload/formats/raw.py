@@ -1,0 +1,62 @@
+"""Raw binary files: samples of one dtype and shape, one after the other, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fastload.errors import FormatError
+from fastload.formats.extents import Extents, Field, single_group
+from fastload.formats.files import Paths, file_source, with_suffix
+from fastload.structure import BARE_NAME
+
+
+def read_extents(paths: Paths, dtype: Any, shape: int | Sequence[int]) -> Extents:
+    """The samples of a raw file, or of a sequence of them. A sample is a bare array, field `data`.
+
+    Args:
+        paths: A file, a folder of `.bin` files (in natural order) or a sequence of files.
+        dtype: Of the numbers, little-endian: a name ("uint16", "bfloat16"), numpy's or torch's.
+        shape: Of one sample, with or without a leading -1: `(3, 32, 32)`, `(-1, 1024)`, `1024`,
+            `()` for samples that are single numbers.
+
+    Raises:
+        FormatError: the size of a file is no multiple of a sample's.
+        ValueError: the dtype or shape is not supported.
+        OSError: a file cannot be read.
+
+    Example:
+        >>> read_extents("tokens.bin", "uint16", (-1, 1024))  # doctest: +SKIP
+    """
+    field = Field(BARE_NAME, _dtype_name(dtype), _sample_shape(shape))
+    if field.row_bytes == 0:
+        raise ValueError(f"samples of shape {field.shape} have no bytes to count in a raw file")
+    sources = [file_source(path) for path in with_suffix(paths, ".bin")]
+    for source in sources:
+        if rest := source.size_bytes % field.row_bytes:
+            raise FormatError(
+                f"{source}: {source.size_bytes} bytes is not a multiple of {field.row_bytes}, the "
+                f"size of a sample of {field}: {rest} bytes are left over"
+            )
+    rows = [source.size_bytes // field.row_bytes for source in sources]
+    return single_group([field], rows, sources, [[0] * len(sources)], 0)
+
+
+def _dtype_name(dtype: Any) -> str:
+    name = str(dtype).removeprefix("torch.")
+    try:
+        known = np.dtype(dtype if isinstance(dtype, (type, np.dtype)) else name)
+    except TypeError:  # only torch has it, or nobody: the field will tell
+        return name
+    if not known.isnative:
+        raise ValueError(f"dtype {known.str!r} is big-endian; `fastload pack` converts such files")
+    return known.name
+
+
+def _sample_shape(shape: int | Sequence[int]) -> tuple[int, ...]:
+    lengths = tuple(shape) if isinstance(shape, Sequence) else (shape,)
+    if not all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) for n in lengths):
+        raise ValueError(f"the shape of a sample must be integers, not {shape!r}")
+    return tuple(int(n) for n in (lengths[1:] if lengths[:1] == (-1,) else lengths))

@@ -1,0 +1,411 @@
+"""FastLoader: torch's DataLoader, with an engine under it where the data allow it."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import os
+import warnings
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import torch
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sampler, default_collate
+
+from fastload import _core, distributed
+from fastload import dataset as datasets
+from fastload.arguments import (
+    as_first_given,
+    check_own,
+    collates_as_shipped,
+    with_keyed_sampler,
+)
+from fastload.iterator import Run, _NativeIterator, default_depth
+from fastload.native import native_extents
+from fastload.order import KeyedSampler
+from fastload.state import (
+    Bookmark,
+    bottom,
+    check_torch,
+    keyed_state,
+    prepare_sampler,
+    restore_keyed,
+    torch_state,
+)
+from fastload.streams import is_keyed
+from fastload.tables import TableCache
+from fastload.tracking import (
+    TrackedSampler,
+    private_generator,
+    to_device,
+    track_iterable,
+    track_map,
+)
+
+T_co = TypeVar("T_co", covariant=True)
+
+# Older torch lacks some arguments: they are taken and not passed on.
+_TORCH_ARGUMENTS = frozenset(inspect.signature(DataLoader.__init__).parameters)
+_FIXED = frozenset({"seed", "shard", "order", "io"})
+
+
+class FastLoader(DataLoader[T_co]):
+    """A `torch.utils.data.DataLoader` that loads natively what it can.
+
+    It takes DataLoader's arguments in DataLoader's order, with its errors, its order of samples and
+    its random draws, and gives its batches, bit for bit. Data that the core can read (see
+    `fastload.open` and `ArrayDataset`; also TensorDataset, Subset, ConcatDataset and StackDataset
+    of these) are gathered by C++ threads when `collate_fn` is the default one; everything else is
+    loaded by torch's own iterators. A batch is the caller's: it may be kept and written to.
+
+    Args:
+        dataset: A path for `fastload.open`, or anything DataLoader takes.
+        batch_size: Samples in a batch.
+        shuffle: Draw a new permutation for each epoch.
+        sampler: As in DataLoader.
+        batch_sampler: As in DataLoader.
+        num_workers: None: threads by the number of CPUs and of ranks on this host, at most 4, for
+            native data, and 0 else; random numbers are then drawn when DataLoader draws them
+            without workers. 0: batches are gathered inside `next()`. n: n threads, or for other
+            data n processes.
+        collate_fn: As in DataLoader.
+        pin_memory: As in DataLoader.
+        drop_last: As in DataLoader.
+        timeout: Seconds to wait for a batch, 0 for ever.
+        worker_init_fn: Not called for native data.
+        multiprocessing_context: Not used for native data.
+        generator: As in DataLoader.
+        prefetch_factor: Batches kept ready for each worker; by default as many as fill 64 MiB.
+        persistent_workers: As in DataLoader.
+        pin_memory_device: As in DataLoader.
+        in_order: As in DataLoader; native data always come in order.
+        seed: Selects the keyed order (see `KeyedSampler`): the same in every run, another in each
+            epoch, shared out among the ranks, and no random numbers are drawn. `shuffle` says
+            whether it is permuted. An explicit sampler wins over it.
+        shard: With `seed`: `(rank, world)`, a DeviceMesh or ProcessGroup; False: do not share
+            out; None: as torch.distributed says, else RANK and WORLD_SIZE.
+        order: With `seed`: "full", or "block" for data that are slow to read at random.
+        device: Copy the tensors of each batch there.
+        io: How files are read: "auto", "mmap" or "pread"; None: as the dataset says.
+
+    Raises:
+        ValueError: as DataLoader; `shard` or `order` without `seed`; `seed` with an
+            IterableDataset.
+        TypeError: as DataLoader; `seed` is not an integer.
+
+    Example:
+        >>> loader = FastLoader(ArrayDataset({"x": np.arange(8.0)}), batch_size=3, seed=0)
+        >>> [batch["x"].tolist() for batch in loader]
+        [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0], [6.0, 7.0]]
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int | None = 1,
+        shuffle: bool | None = None,
+        sampler: Sampler[Any] | Iterable[Any] | None = None,
+        batch_sampler: Sampler[list[Any]] | Iterable[list[Any]] | None = None,
+        num_workers: int | None = None,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        pin_memory: bool = False,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], None] | None = None,
+        multiprocessing_context: Any = None,
+        generator: torch.Generator | None = None,
+        *,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+        pin_memory_device: str = "",
+        in_order: bool = True,
+        seed: int | None = None,
+        shard: Any = None,
+        order: str = "full",
+        device: torch.device | str | int | None = None,
+        io: str | None = None,
+    ) -> None:
+        check_own(seed, shard, order, io)
+        if isinstance(dataset, (str, os.PathLike)):
+            dataset = datasets.open(dataset, io=io or "auto")
+        arguments: dict[str, Any] = {
+            "batch_size": batch_size,
+            "shuffle": shuffle,
+            "sampler": sampler,
+            "batch_sampler": batch_sampler,
+            "num_workers": num_workers or 0,
+            "collate_fn": collate_fn,
+            "pin_memory": pin_memory,
+            "drop_last": drop_last,
+            "timeout": timeout,
+            "worker_init_fn": worker_init_fn,
+            "multiprocessing_context": multiprocessing_context,
+            "generator": generator,
+            "prefetch_factor": prefetch_factor,
+            "persistent_workers": persistent_workers,
+            "pin_memory_device": pin_memory_device,
+            "in_order": in_order,
+        }
+        arguments = as_first_given(dataset, arguments)
+        native = native_extents(dataset)
+        arguments = with_keyed_sampler(
+            dataset, arguments, native, seed=seed, shard=shard, order=order
+        )
+        batched = arguments["batch_size"] is not None or arguments["batch_sampler"] is not None
+        collates = collate_fn is None or collate_fn is default_collate
+        is_auto = num_workers is None and native is not None and batched and collates
+        if is_auto:
+            arguments |= {"prefetch_factor": None, "persistent_workers": False}
+        known = {name: value for name, value in arguments.items() if name in _TORCH_ARGUMENTS}
+        super().__init__(dataset, **known)
+        if seed is not None and isinstance(dataset, IterableDataset):
+            raise ValueError("seed= needs a map-style dataset: an IterableDataset has no order")
+        self.in_order = in_order
+        self.seed = seed
+        self.shard = shard
+        self.order = order
+        self.device = device
+        self.io = io
+        self._auto_workers: int | None = None
+        if is_auto:
+            self._choose_workers(prefetch_factor, persistent_workers)
+        # What prefetch_factor is when nobody has chosen it.
+        self._unset_prefetch = self.prefetch_factor if prefetch_factor is None else -1
+        self._mark = Bookmark()
+        self._tracked: TrackedSampler | None = None
+        self._said: set[str] = set()
+        self._fresh_engine_parts()
+        if type(self.batch_sampler) is BatchSampler and hasattr(self.sampler, "set_epoch"):
+            # Trainers look for it here.
+            self.batch_sampler.set_epoch = self.sampler.set_epoch  # type: ignore[attr-defined]
+        self._sealed = True
+
+    def _choose_workers(self, prefetch_factor: int | None, persistent_workers: bool) -> None:
+        if prefetch_factor is not None and prefetch_factor < 0:
+            raise ValueError("prefetch_factor option should be non-negative")
+        self.num_workers = self._auto_workers = distributed.thread_count()
+        self.prefetch_factor = prefetch_factor
+        self.__dict__["persistent_workers"] = persistent_workers  # torch forbids to assign it
+
+    def _fresh_engine_parts(self) -> None:
+        self._pool = _core.SlotPool()
+        self._tables = TableCache()
+
+    def __setattr__(self, attr: str, val: Any) -> None:
+        if attr in _FIXED and self.__dict__.get("_sealed"):
+            raise ValueError(
+                f"{attr} attribute should not be set after {type(self).__name__} is initialized"
+            )
+        super().__setattr__(attr, val)
+
+    def __getstate__(self) -> dict[str, Any]:
+        left_behind = ("_pool", "_tables")
+        state = {k: v for k, v in self.__dict__.items() if k not in left_behind}
+        return state | {"_iterator": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._fresh_engine_parts()
+
+    # --- Iterating -----------------------------------------------------------------------------
+
+    def __iter__(self) -> Any:
+        iterator: Any = self._iterator
+        if iterator is None or not (self.persistent_workers and self.num_workers > 0):
+            return super().__iter__()
+        run = self._native_run(is_new=False)
+        if isinstance(iterator, _NativeIterator) and run is not None:
+            iterator.restart(run)
+        elif isinstance(iterator, _NativeIterator) or run is not None:
+            self._iterator = self._get_iterator()
+        else:
+            prepare_sampler(self._mark, super()._index_sampler)
+            iterator._reset(self)
+            if self._is_iterable:
+                track_iterable(iterator, self._mark, self._finisher())
+        return self._iterator
+
+    def _get_iterator(self) -> Any:
+        self._mark.waiting = True
+        run = self._native_run()
+        if run is None:
+            return self._torch_iterator()
+        if self._auto_workers is None:
+            self.check_worker_number_rationality()
+        self._say_what_is_unused()
+        return _NativeIterator(run)
+
+    @property
+    def _is_iterable(self) -> bool:
+        return isinstance(self.dataset, IterableDataset)
+
+    @property
+    def _index_sampler(self) -> Any:
+        return super()._index_sampler if self._tracked is None else self._tracked
+
+    def _native_run(self, is_new: bool = True) -> Run | None:
+        """What a native iterator needs; None if torch's has to do."""
+        if not self._auto_collation or self.collate_fn is not default_collate:
+            return None
+        extents = native_extents(self.dataset)
+        if extents is None or not collates_as_shipped():
+            return None
+        sampler, workers = self._index_sampler, self.num_workers
+        is_auto = workers == self._auto_workers
+        prepare_sampler(self._mark, sampler)
+        row_bytes = sum(field.row_bytes for field in extents.fields)
+        size = getattr(sampler, "batch_size", None)
+        depth = default_depth(row_bytes * (size if isinstance(size, int) else 1), workers)
+        prefetch = 2 if self.prefetch_factor is None else self.prefetch_factor
+        if self.prefetch_factor != self._unset_prefetch:
+            depth = max(1, prefetch * workers)
+        return Run(
+            extents=extents,
+            table=self._tables.get(self.dataset, extents, self.io),
+            pool=self._pool,
+            index_sampler=sampler,
+            mark=self._mark,
+            generator=self.generator,
+            draws_base_seed=not is_keyed(sampler) and not self._mark.resumes,
+            worker_rules=0 if is_auto else workers,
+            pulls_ahead=0 if is_auto else workers * prefetch,
+            threads=workers,
+            depth=depth,
+            timeout=self.timeout,
+            pin=self._pins(may_warn=is_new),
+            device=self._device(),
+        )
+
+    def _torch_iterator(self) -> Any:
+        if self._auto_workers is not None and self.num_workers == self._auto_workers:
+            self.num_workers = 0  # threads cannot load this, and processes were not asked for
+            self._auto_workers = None
+        own_generator, sampler = self.generator, super()._index_sampler
+        prepare_sampler(self._mark, sampler)
+        if is_keyed(sampler) or self._mark.resumes:
+            # The seed of the workers comes from there: not from everybody's generator.
+            self.generator = private_generator(sampler, self._mark)
+        if not self._is_iterable:
+            self._tracked = TrackedSampler(sampler, self._mark)
+        try:
+            iterator: Any = super()._get_iterator()
+            if self._tracked is None:
+                track_iterable(iterator, self._mark, self._finisher())
+            else:
+                track_map(iterator, self._tracked, self._finisher())
+        finally:
+            self._tracked, self.generator = None, own_generator
+        return iterator
+
+    def _finisher(self) -> Callable[[Any], Any] | None:
+        device = self._device()
+        return None if device is None else lambda data: to_device(data, device)
+
+    def _device(self) -> torch.device | None:
+        device = None if self.device is None else torch.device(self.device)
+        return None if device is None or device.type == "cpu" else device
+
+    def _pins(self, may_warn: bool) -> bool:
+        """Whether batches are pinned; warns in torch's words where they cannot be."""
+        if not self.pin_memory:
+            return False
+        if self.pin_memory_device and may_warn:
+            warnings.warn(
+                "pin_memory_device is deprecated, the current accelerator will be used as the "
+                f"device,ignore pin_memory_device='{self.pin_memory_device}'.",
+                stacklevel=6,
+            )
+        accelerator = getattr(torch, "accelerator", torch.cuda)
+        found = bool(accelerator.is_available())
+        if not found and may_warn:
+            warnings.warn(
+                "'pin_memory' argument is set as true but no accelerator is found, then device "
+                "pinned memory won't be used.",
+                stacklevel=6,
+            )
+        return found and not torch.backends.mps.is_available()
+
+    def _say_what_is_unused(self) -> None:
+        for name in ("worker_init_fn", "multiprocessing_context"):
+            if getattr(self, name) is not None and name not in self._said:
+                self._said.add(name)
+                warnings.warn(
+                    f"{name} is not used: threads, not processes, load this dataset", stacklevel=5
+                )
+
+    # --- Epochs and state ----------------------------------------------------------------------
+
+    @property
+    def _is_accelerate_prepared(self) -> bool:
+        # Accelerate would share out once more what this loader shares out itself.
+        return type(self.sampler) is KeyedSampler and self.sampler.num_replicas > 1
+
+    @_is_accelerate_prepared.setter
+    def _is_accelerate_prepared(self, value: bool) -> None:
+        """Accelerate marks what it has seen; that changes nothing here."""
+
+    def set_epoch(self, epoch: int) -> None:
+        """Tells the sampler (or else the dataset) which epoch the next iterator takes.
+
+        With `seed` the loader moves on by itself and needs this only to override; right after
+        `load_state_dict` the loaded place wins. A sampler that knows no epochs is left alone.
+        """
+        sampler = self._index_sampler
+        for target in (bottom(sampler), sampler, self.dataset):
+            if hasattr(target, "set_epoch"):
+                target.set_epoch(epoch)
+                return
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the loader is, to be saved with the model: plain numbers and strings.
+
+        It describes the iterator that began last and counts the batches it has handed out, not
+        those that are being prepared. With `seed` it is equal on all ranks, and fits loaders with
+        any number of workers, batch size or world size. Without, it holds what torch's order was
+        drawn from; later epochs are drawn from torch's generator, whose state is the caller's to
+        save.
+
+        Example:
+            >>> loader = FastLoader(ArrayDataset(np.arange(8)), batch_size=2, shuffle=True, seed=0)
+            >>> batches = iter(loader)
+            >>> seen = [next(batches), next(batches)]
+            >>> resumed = FastLoader(ArrayDataset(np.arange(8)), batch_size=2, shuffle=True, seed=0)
+            >>> resumed.load_state_dict(loader.state_dict())
+            >>> torch.equal(torch.cat(list(resumed)), torch.cat(list(batches)))
+            True
+        """
+        if self._mark.loaded is not None:
+            return copy.deepcopy(self._mark.loaded)
+        sampler = self._index_sampler
+        if is_keyed(sampler):
+            return keyed_state(bottom(sampler), self._mark, self._fingerprint())
+        continues = self._mark.waiting or (self.persistent_workers and self._iterator is not None)
+        base_seed_is_due = self.generator is None and not continues
+        return torch_state(sampler, self._mark, self._fingerprint(), base_seed_is_due)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """The next iterator goes on where the state was taken; an empty state changes nothing.
+
+        A state taken after the last batch, before the loop ended, gives an epoch without batches;
+        one taken after the loop gives the following epoch.
+
+        Raises:
+            ValueError: the state is of other data, another seed or another sampler.
+        """
+        if not state_dict:
+            return
+        state, sampler = copy.deepcopy(dict(state_dict)), self._index_sampler
+        if is_keyed(sampler):
+            restore_keyed(state, bottom(sampler), self._fingerprint())
+        else:
+            check_torch(state, sampler, self._fingerprint())
+        self._mark.loaded = state
+
+    def _fingerprint(self) -> str:
+        extents = native_extents(self.dataset)
+        if extents is not None:
+            return extents.fingerprint()
+        try:
+            return f"rows:{len(self.dataset)}"  # type: ignore[arg-type]
+        except TypeError:
+            return "rows:unknown"

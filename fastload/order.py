@@ -1,0 +1,234 @@
+"""The keyed order: a permutation that is computed, not drawn."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import operator
+import warnings
+from collections.abc import Iterator, Sized
+from typing import Any, NamedTuple
+
+from torch.utils.data import DistributedSampler
+
+from fastload import _core, distributed
+
+ORDERS = ("full", "block")
+_MAX_SEED = 2**64
+# Rows of a block when the size of a row is unknown.
+_BLOCK_ROWS = 1024
+_BLOCK_BYTES = 1 << 20
+_WINDOW_BLOCKS = 64
+
+_log = logging.getLogger("fastload")
+
+
+def block_rows(row_bytes: int | None) -> int:
+    """Rows of a block of the order "block": about 1 MiB."""
+    return max(1, _BLOCK_BYTES // max(1, row_bytes)) if row_bytes is not None else _BLOCK_ROWS
+
+
+class KeyedEpoch(NamedTuple):
+    """An epoch as it was when it began."""
+
+    epoch: int
+    first: int  # position of the first batch
+    per_batch: int  # positions in a global batch
+    rows: int
+
+
+class KeyedSampler(DistributedSampler[int]):
+    """The order that `FastLoader(seed=...)` uses, as a sampler any DataLoader can iterate.
+
+    The global order is a permutation computed from (seed, epoch), or 0, 1, 2, ... without shuffle.
+    Step k takes its next `batch_size * world` positions, rank r the r-th contiguous part of them.
+    With several ranks and `drop_last=False` the last step wraps to the start until all ranks have
+    equally many. Rank, world size and epoch are read when an iterator gives its first index. Each
+    new iterator takes the following epoch, except right after `set_epoch`.
+
+    Args:
+        dataset: Anything with a length.
+        batch_size: Samples of one rank's step. It must be that of the batch sampler.
+        shuffle: Permuted, or in order.
+        seed: In [0, 2**64).
+        drop_last: Drop the last step where it is not full.
+        shard: See `fastload.distributed.find_place`.
+        order: "full", or "block": permuted blocks, then a permutation inside windows of a few
+            blocks, for data that is slow to read at random.
+        block_rows: Rows of a block, for "block".
+
+    Raises:
+        ValueError: `seed` or `order` is not one of these.
+        TypeError: `seed` is not an integer.
+
+    Example:
+        >>> sampler = KeyedSampler(range(6), seed=1, shard=(0, 2), batch_size=2)
+        >>> len(sampler), sorted(list(sampler) + list(KeyedSampler(
+        ...     range(6), seed=1, shard=(1, 2), batch_size=2)))
+        (3, [0, 1, 2, 3, 4, 5])
+    """
+
+    def __init__(
+        self,
+        dataset: Sized,
+        *,
+        batch_size: int = 1,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+        shard: Any = None,
+        order: str = "full",
+        block_rows: int = _BLOCK_ROWS,
+    ) -> None:
+        # The parent's __init__ would fix rank and world size now.
+        if order not in ORDERS:
+            raise ValueError(f"order must be 'full' or 'block', not {order!r}")
+        self.dataset = dataset  # type: ignore[assignment]
+        self.batch_size = batch_size
+        self.shuffle = shuffle
+        self.seed = _checked_int("seed", seed)
+        self.drop_last = drop_last
+        self.shard = shard
+        self.order = order
+        self.block_rows = block_rows
+        self.window_blocks = _WINDOW_BLOCKS
+        self.epoch = 0
+        self._epoch_is_new = True  # the next iterator takes `epoch`, not the one after it
+        self._restored = False
+        self._first = 0
+        self._begun: KeyedEpoch | None = None
+        self._world_at_len: int | None = None
+        self._said_environment = False
+        distributed.find_place(shard)  # raises for what is no shard
+
+    @property
+    def rank(self) -> int:  # type: ignore[override]
+        """Rank of this process, as of now."""
+        return distributed.find_place(self.shard).rank
+
+    @property
+    def num_replicas(self) -> int:  # type: ignore[override]
+        """World size, as of now."""
+        return distributed.find_place(self.shard).world
+
+    @property
+    def num_samples(self) -> int:  # type: ignore[override]
+        """Samples of this rank in an epoch; the same on every rank."""
+        return self._samples(self.num_replicas)
+
+    @property
+    def total_size(self) -> int:  # type: ignore[override]
+        """Samples of all ranks in an epoch."""
+        world = self.num_replicas
+        return self._samples(world) * world
+
+    @property
+    def next_epoch(self) -> int:
+        """The epoch that the next iterator will take."""
+        return self.epoch if self._epoch_is_new else self.epoch + 1
+
+    @property
+    def begun(self) -> KeyedEpoch | None:
+        """The epoch that was begun last."""
+        return self._begun
+
+    def _samples(self, world: int) -> int:
+        steps, rest = divmod(len(self.dataset), self.batch_size * world)  # type: ignore[arg-type]
+        return steps * self.batch_size + (0 if self.drop_last else -(-rest // world))
+
+    def __len__(self) -> int:
+        world = self.num_replicas
+        self._warn_if_changed(world)
+        self._world_at_len = world
+        return self._samples(world)
+
+    def set_epoch(self, epoch: int) -> None:
+        """The next iterator takes this epoch, and those after it the following ones.
+
+        Between `restore` and the first index it has no effect: the restored place wins.
+
+        Raises:
+            ValueError: `epoch` is not in [0, 2**64).
+        """
+        epoch = _checked_int("epoch", epoch)
+        if self._restored:
+            if epoch != self.epoch:
+                warnings.warn(
+                    f"set_epoch({epoch}) is ignored: the loaded state says epoch {self.epoch}",
+                    stacklevel=2,
+                )
+            return
+        self.epoch = epoch
+        self._epoch_is_new = True
+
+    def restore(self, epoch: int, position: int) -> None:
+        """The next iterator takes this epoch from this position of the global order on."""
+        self.epoch, self._first = epoch, position
+        self._epoch_is_new = self._restored = True
+
+    def begin(self) -> _core.EpochPlan:
+        """Takes the next epoch and says which samples it has on this rank."""
+        place = self._place_now()
+        self.epoch = self.next_epoch
+        first, self._first = self._first, 0
+        self._epoch_is_new = self._restored = False
+        rows = len(self.dataset)  # type: ignore[arg-type]
+        self._begun = KeyedEpoch(self.epoch, first, self.batch_size * place.world, rows)
+        return _core.EpochPlan(
+            rows=rows,
+            batch=min(self.batch_size, rows + 1),  # the core's sizes have limits
+            rank=place.rank,
+            world=place.world,
+            seed=self.seed,
+            epoch=self.epoch,
+            first_position=first,
+            tail="drop" if self.drop_last else "pad",
+            order=self.order if self.shuffle else "sequential",
+            block_rows=self.block_rows,
+            window_blocks=self.window_blocks,
+        )
+
+    def _place_now(self) -> distributed.Place:
+        place = distributed.find_place(self.shard)
+        if place.origin == "environment" and place.world > 1 and not self._said_environment:
+            self._said_environment = True
+            # No warning: a script without torch.distributed is right to run like this.
+            _log.warning(
+                "rank %d of %d comes from RANK and WORLD_SIZE: torch.distributed is not "
+                "initialised; shard=False turns sharding off",
+                place.rank,
+                place.world,
+            )
+        self._warn_if_changed(place.world)
+        return place
+
+    def _warn_if_changed(self, world: int) -> None:
+        if self._world_at_len not in (None, world):
+            warnings.warn(
+                f"the world size was {self._world_at_len} when len() was read and is {world} now: "
+                "make the loader after torch.distributed is initialised",
+                stacklevel=4,
+            )
+            self._world_at_len = world
+
+    def __iter__(self) -> Iterator[int]:
+        plan = self.begin()
+        for k in range(plan.batch_count):
+            yield from plan.indices(k).tolist()
+
+    def rebatched(self, batch_size: int, drop_last: bool) -> KeyedSampler:
+        """This sampler if it is for such batches, else a copy that is."""
+        if batch_size == self.batch_size and drop_last == self.drop_last:
+            return self
+        clone = copy.copy(self)
+        clone.batch_size, clone.drop_last = batch_size, drop_last
+        return clone
+
+
+def _checked_int(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{name} must be an integer, not {value!r}")
+    number = operator.index(value)
+    if not 0 <= number < _MAX_SEED:
+        raise ValueError(f"{name} must be in [0, 2**64), not {number}")
+    return number

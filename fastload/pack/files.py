@@ -1,0 +1,53 @@
+"""Files that are there whole or not at all, also after a crash."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+TEMPORARY_PREFIX = ".tmp-"
+
+
+@contextlib.contextmanager
+def new_file(path: str) -> Iterator[int]:
+    """Gives a descriptor to write to; the file appears at `path` when the block has succeeded.
+
+    It is written beside `path`, flushed to the disk and renamed; what was at `path` is replaced.
+
+    Raises:
+        OSError: with `path`, if it cannot be written; nothing is left of it.
+    """
+    folder, name = os.path.split(path)
+    temporary = os.path.join(folder, f"{TEMPORARY_PREFIX}{os.getpid()}-{name}")
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        descriptor = os.open(temporary, flags, 0o666)
+        try:
+            try:
+                yield descriptor
+                os.fdatasync(descriptor)
+            finally:
+                os.close(descriptor)
+            os.replace(temporary, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, path) from error
+
+
+def write_all(descriptor: int, data: memoryview) -> None:
+    """Writes all bytes."""
+    while data:
+        data = data[os.write(descriptor, data) :]
+
+
+def sync_folder(path: str) -> None:
+    """Makes the names in a folder last."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

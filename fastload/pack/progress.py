@@ -1,0 +1,64 @@
+"""Shows the progress of a pack on stderr: a bar on a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bars
+
+from fastload.pack.convert import Progress
+
+_LINE_SECONDS = 5.0
+
+
+class ProgressDisplay:
+    """What `pack` is given to call; used in a `with` block.
+
+    Example:
+        >>> with ProgressDisplay(Console(stderr=True)) as display:  # doctest: +SKIP
+        ...     fastload.pack("photos", "data/photos", progress=display)
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._start = time.monotonic()
+        self._shown = self._start
+        self._bars: Bars | None = None
+        if console.is_terminal:
+            columns = ("{task.completed:,} of {task.total:,} rows", "{task.fields[speed]}")
+            self._bars = Bars(
+                BarColumn(), *map(TextColumn, columns), TimeRemainingColumn(), console=console
+            )
+        self._task: Any = None
+
+    def __enter__(self) -> ProgressDisplay:
+        if self._bars is not None:
+            self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+
+    def __call__(self, progress: Progress) -> None:
+        """Shows how far it is."""
+        now = time.monotonic()
+        seconds = max(now - self._start, 1e-3)
+        text = speed(progress.rows, progress.rows * progress.row_bytes, seconds)
+        if self._bars is not None:
+            if self._task is None:
+                self._task = self._bars.add_task("", total=progress.rows_total, speed="")
+            self._bars.update(self._task, completed=progress.rows, speed=text)
+        elif now - self._shown >= _LINE_SECONDS and progress.rows:
+            self._shown = now
+            left = seconds * (progress.rows_total / progress.rows - 1)
+            done = f"{progress.rows:,} of {progress.rows_total:,} rows"
+            self._console.print(f"{done}, {text}, {left:.0f} s left", highlight=False)
+
+
+def speed(rows: int, size_bytes: int, seconds: float) -> str:
+    """Rows and megabytes per second."""
+    return f"{rows / seconds:,.0f} rows/s, {size_bytes / seconds / 1e6:,.1f} MB/s"

@@ -1,0 +1,264 @@
+"""Folders of images, one folder for each class, as torchvision's ImageFolder reads them."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import re
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from fastload.errors import FormatError
+from fastload.formats.extents import Field
+from fastload.formats.files import AnyPath, absolute
+from fastload.formats.packed import Skipped
+from fastload.pack.sources.base import Advance, Array, Options, Part, Rows, Source
+
+_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+_LITTER = ("thumbs.db", "ehthumbs.db", "desktop.ini")
+_SIZES_LOOKED_AT = 1000
+
+Item = tuple[str, int]
+"""The path of an image below the root, and the number of its class."""
+
+
+class _BadImageError(Exception):
+    """What is wrong with the content of a file."""
+
+
+@dataclass(frozen=True)
+class ImagesPart(Part):
+    """Consecutive images.
+
+    Attributes:
+        root: The folder of the class folders.
+        items: The images.
+        shape: (height, width, 3) of all of them.
+        first: The image that has this shape without being resized; empty if all are resized.
+        strict: A bad image is an error.
+    """
+
+    root: str
+    items: tuple[Item, ...]
+    shape: tuple[int, ...]
+    first: str
+    strict: bool
+
+    def read(self, advance: Advance) -> Rows:
+        """Decodes the images; bad ones are skipped.
+
+        Raises:
+            FormatError: two images differ in size, or one is bad and `strict` is set.
+            OSError: a file cannot be read.
+        """
+        pixels = np.empty((len(self.items), *self.shape), np.uint8)
+        labels = np.empty(len(self.items), np.int64)
+        skipped = []
+        row = 0
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Pillow's, about odd metadata
+            for path, label in self.items:
+                try:
+                    image = self._decode(path)
+                except _BadImageError as error:
+                    if self.strict:
+                        raise FormatError(f"{self.root}/{path}: {error}") from error
+                    skipped.append(Skipped(path, str(error)))
+                else:
+                    pixels[row], labels[row] = image, label
+                    row += 1
+                advance(1)
+        return Rows((pixels[:row], labels[:row]), tuple(skipped))
+
+    def _decode(self, path: str) -> Array:
+        height, width, _ = self.shape
+        image = _open(self.root, path)
+        try:
+            image = image.convert("RGB")
+            if not self.first:
+                image = image.resize((width, height), _pillow().Resampling.BILINEAR)
+        except Exception as error:  # decoders raise nearly everything
+            raise _BadImageError(_reason(error)) from error
+        if (image.height, image.width) != (height, width):
+            raise _unequal(self.root, (self.first, height, width), (path, *image.size[::-1]))
+        return np.asarray(image)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImagesSource(Source):
+    """All images below a folder."""
+
+    root: str
+    items: tuple[Item, ...]
+    first: str
+    strict: bool
+
+    def part(self, start: int, stop: int) -> ImagesPart:
+        """The images [start, stop)."""
+        shape = self.fields[0].shape
+        return ImagesPart(self.root, self.items[start:stop], shape, self.first, self.strict)
+
+    def inputs(self) -> Any:
+        """A hash of the images' paths below the root."""
+        names = "\0".join(path for path, _ in self.items)
+        return hashlib.sha256(os.fsencode(names)).hexdigest()
+
+    def options(self) -> dict[str, Any]:
+        """The size, if images are resized."""
+        return {} if self.first else {"resize": list(self.fields[0].shape[:2])}
+
+
+def open_images(folder: AnyPath, options: Options) -> ImagesSource:
+    """The images below the class folders of `folder`, in torchvision's order.
+
+    A sample is the tuple (image, label): uint8 (height, width, 3) and int64.
+
+    Raises:
+        FileNotFoundError: there are no class folders, or one has no image.
+        FormatError: no image can be read, or two differ in size and `options.resize` is not given.
+        ImportError: Pillow is not installed.
+    """
+    _pillow()
+    root = absolute(folder)
+    classes, items, notices = _scan(root)
+    used = {label for _, label in items}
+    empty = [name for label, name in enumerate(classes) if label not in used]
+    if not items or (empty and not options.allow_empty):
+        where = f"class folder {os.path.join(root, empty[0])!r}" if empty else repr(root)
+        what = "has no images" if empty else "has no class folders with images"
+        raise FileNotFoundError(
+            f"{where} {what} (files that end in {', '.join(_SUFFIXES)}); --allow-empty "
+            "(allow_empty=True) keeps such classes"
+        )
+    first, size = "", options.resize
+    if size is None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            first, size = _common_size(root, items)
+    return ImagesSource(
+        kind="imagefolder",
+        fields=(Field("image", "uint8", (*size, 3)), Field("label", "int64", ())),
+        structure=(0, 1),
+        rows=len(items),
+        classes={"label": tuple(classes)},
+        notices=tuple(notices),
+        root=root,
+        items=tuple(items),
+        first=first,
+        strict=options.strict,
+    )
+
+
+def _scan(root: str) -> tuple[list[str], list[Item], list[str]]:
+    """Class names, images and notices about what is neither."""
+    with os.scandir(root) as found:
+        entries = sorted((entry.name, entry.is_dir()) for entry in found)
+    classes = [name for name, is_folder in entries if is_folder and not name.startswith(".")]
+    others = [name for name, is_folder in entries if not is_folder or name.startswith(".")]
+    items = []
+    for label, name in enumerate(classes):
+        for path in _walk(root, name):
+            if path.lower().endswith(_SUFFIXES) and not _is_litter(path):
+                items.append((path, label))
+            else:
+                others.append(path)
+    litter = [path for path in others if _is_litter(path)]
+    strange = [path for path in others if not _is_litter(path)]
+    notices = []
+    if litter:
+        notices.append(f"left out hidden and system files: {len(litter)}, such as {litter[0]}")
+    if strange:
+        notices.append(f"left out files not named as images: {len(strange)}, such as {strange[0]}")
+    return classes, items, notices
+
+
+def _is_litter(path: str) -> bool:
+    name = path.rpartition("/")[2]
+    return name.startswith(".") or name.lower() in _LITTER
+
+
+def _walk(root: str, name: str) -> Iterator[str]:
+    """Files below `root`/`name` in torchvision's order, and hidden folders, relative to root."""
+    for folder, names in sorted(_folders(root, name, frozenset())):
+        for entry in names:
+            yield f"{folder}/{entry}"
+
+
+def _folders(
+    root: str, folder: str, above: frozenset[tuple[int, int]]
+) -> Iterator[tuple[str, list[str]]]:
+    status = os.stat(os.path.join(root, folder))
+    identity = status.st_dev, status.st_ino
+    if identity in above:  # a link that leads into a circle
+        return
+    with os.scandir(os.path.join(root, folder)) as found:
+        entries = {entry.name: entry.is_dir() and not entry.name.startswith(".") for entry in found}
+    yield folder, sorted(name for name, is_folder in entries.items() if not is_folder)
+    for name, is_folder in entries.items():
+        if is_folder:
+            yield from _folders(root, f"{folder}/{name}", above | {identity})
+
+
+def _common_size(root: str, items: list[Item]) -> tuple[str, tuple[int, int]]:
+    """The first image that can be opened, and its (height, width).
+
+    Looks at some others too, so that folders of mixed sizes are refused before anything is written.
+    """
+    first: tuple[str, int, int] | None = None
+    step = -(-len(items) // _SIZES_LOOKED_AT)
+    for number, (path, _) in enumerate(items):
+        if first is not None and number % step:
+            continue
+        try:
+            width, height = _open(root, path).size
+        except _BadImageError:
+            continue
+        first = first or (path, height, width)
+        if first[1:] != (height, width):
+            raise _unequal(root, first, (path, height, width))
+    if first is None:
+        raise FormatError(f"{root}: none of {len(items)} images can be read, such as {items[0][0]}")
+    return first[0], first[1:]
+
+
+def _unequal(root: str, a: tuple[str, int, int], b: tuple[str, int, int]) -> FormatError:
+    sizes = " and ".join(f"{root}/{path} is {height}x{width}" for path, height, width in (a, b))
+    advice = "give --resize HxW (resize=(H, W)) to make them equal"
+    return FormatError(f"images differ in size: {sizes} (height x width); {advice}")
+
+
+def _open(root: str, path: str) -> Any:
+    """The image with its header read, whatever its suffix says."""
+    with open(os.path.join(root, path), "rb") as file:
+        content = file.read()
+    if not content:
+        raise _BadImageError("empty file")
+    pillow = _pillow()
+    try:
+        return pillow.open(io.BytesIO(content))
+    except pillow.UnidentifiedImageError as error:
+        raise _BadImageError("not an image of a known kind") from error
+    except Exception as error:
+        raise _BadImageError(_reason(error)) from error
+
+
+def _reason(error: Exception) -> str:
+    # Without addresses of objects, which change from run to run.
+    text = re.sub(r"<[^<>]* at 0x[0-9a-f]+>", "file", str(error))
+    return text or type(error).__name__
+
+
+def _pillow() -> ModuleType:
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise ImportError(
+            "images are decoded by Pillow, which is not installed: pip install 'fastload[images]'"
+        ) from error
+    return Image

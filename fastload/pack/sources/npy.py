@@ -1,0 +1,173 @@
+"""`.npy` files, folders of them and `.npz` archives, in any byte and axis order."""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import io
+import math
+import os
+import zipfile
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import IO, Any
+
+import numpy as np
+
+from fastload.errors import FormatError
+from fastload.formats import npy
+from fastload.formats.extents import FileSource
+from fastload.formats.files import AnyPath, absolute, file_source, with_suffix
+from fastload.pack.sources.arrays import ArrayColumn, Column, ColumnsSource, columns_source
+from fastload.pack.sources.base import Array, field_of, read_array
+from fastload.structure import BARE_NAME
+
+_START_BYTES = 16 << 10  # more than the longest header that is accepted
+
+
+@dataclass(frozen=True)
+class NpyColumn(Column):
+    """The arrays of several files, one after the other."""
+
+    files: tuple[FileSource, ...]
+    headers: tuple[npy.Header, ...]
+
+    def read(self, start: int, stop: int) -> Array:
+        """Reads from the files that hold the range."""
+        ends = list(accumulate(header.shape[0] for header in self.headers))
+        pieces = [np.empty((0, *self.field.shape), self.field.storage)]
+        number = bisect.bisect_right(ends, start)
+        while start < stop:
+            first = ends[number] - self.headers[number].shape[0]
+            last = min(stop, ends[number])
+            piece = self._read(number, start - first, last - first)
+            pieces.append(np.ascontiguousarray(piece, self.field.storage))
+            start, number = last, number + 1
+        return pieces[-1] if len(pieces) <= 2 else np.concatenate(pieces)
+
+    def _read(self, number: int, start: int, stop: int) -> Array:
+        path, header = self.files[number].path, self.headers[number]
+        dtype, shape, offset = header.dtype, header.shape, header.data_offset
+        if not header.fortran:
+            offset += start * self.field.row_bytes
+            return read_array(path, offset, dtype, (stop - start, *shape[1:]))
+        # In Fortran order the samples of each element follow each other.
+        elements = [
+            read_array(
+                path, offset + (n * shape[0] + start) * dtype.itemsize, dtype, [stop - start]
+            )
+            for n in range(math.prod(shape[1:]))
+        ]
+        return np.reshape(elements, (*reversed(shape[1:]), stop - start)).T
+
+    def describe(self) -> Any:
+        """Names and sizes of the files."""
+        return [[os.path.basename(f.path), f.size_bytes] for f in self.files]
+
+
+def open_npy(paths: AnyPath | Sequence[AnyPath]) -> ColumnsSource:
+    """A `.npy` file, or a folder of them in natural order; a sample is a bare array, `data`.
+
+    Raises:
+        FormatError: a file is damaged, holds no plain numbers, has no first axis, or differs from
+            the first one in dtype or shape.
+    """
+    files = tuple(file_source(path) for path in with_suffix(paths, ".npy"))
+    headers = tuple(npy.read_header(file) for file in files)
+    fields = []
+    for file, header in zip(files, headers, strict=True):
+        if not header.shape:
+            raise FormatError(f"{file}: shape () has no sample axis")
+        fields.append(field_of(BARE_NAME, header.dtype, header.shape[1:]))
+        if fields[-1] != fields[0]:
+            raise FormatError(
+                f"{files[0]} holds samples of {fields[0]}, but {file} of {fields[-1]}; "
+                "all files of a dataset must agree"
+            )
+    rows = sum(header.shape[0] for header in headers)
+    return columns_source("npy", [NpyColumn(fields[0], rows, files, headers)], 0)
+
+
+@dataclass(frozen=True)
+class ArchiveColumn(Column):
+    """An array of an archive, read from its start to its end."""
+
+    path: str
+    dtype: np.dtype[Any]
+    stream: IO[bytes]
+
+    def read(self, start: int, stop: int) -> Array:
+        """Reads on from where the last range ended, which must be `start`."""
+        size = (stop - start) * self.field.row_bytes
+        try:
+            data = self.stream.read(size)
+        except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+            raise FormatError(f"{self.path}: array {self.field.name!r}: {error}") from error
+        if len(data) != size:
+            raise FormatError(f"{self.path}: array {self.field.name!r} is truncated")
+        array = np.frombuffer(data, self.dtype).reshape(stop - start, *self.field.shape)
+        return np.ascontiguousarray(array, self.field.storage)
+
+    def describe(self) -> Any:
+        """The array's name; its size follows from the schema."""
+        return self.field.name
+
+
+def open_npz(path: AnyPath) -> ColumnsSource:
+    """An `.npz` archive; a sample is a dict with a key for each array.
+
+    Arrays are streamed, whatever their size; only those in Fortran order are read at once.
+
+    Raises:
+        FormatError: the archive is damaged, empty, or holds something else than arrays of plain
+            numbers.
+        ValueError: the arrays differ in length.
+    """
+    full = absolute(path)
+    with contextlib.ExitStack() as stack:
+        try:
+            archive = stack.enter_context(zipfile.ZipFile(full))
+        except zipfile.BadZipFile as error:
+            raise FormatError(f"{full}: damaged .npz archive: {error}") from error
+        names = [name for name in archive.namelist() if name.endswith(".npy")]
+        if not names:
+            raise FormatError(f"{full}: no arrays in this archive")
+        columns = [_member(full, archive, name, stack) for name in names]
+        structure = {column.field.name: number for number, column in enumerate(columns)}
+        opened = columns_source("npz", columns, structure, local=True)
+        return replace(opened, resources=stack.pop_all())
+
+
+def _member(
+    path: str, archive: zipfile.ZipFile, member: str, stack: contextlib.ExitStack
+) -> ArrayColumn | ArchiveColumn:
+    name = member.removesuffix(".npy")
+    where = f"{path}: array {name!r}"
+    try:
+        stream = stack.enter_context(archive.open(member))
+        head = stream.read(_START_BYTES)
+        header = npy.read_header(_Member(where, archive.getinfo(member).file_size, head))
+        if not header.shape:
+            raise FormatError(f"{where}: shape () has no sample axis")
+        field = field_of(name, header.dtype, header.shape[1:])
+        stream.seek(0)
+        if header.fortran:
+            array = np.load(io.BytesIO(stream.read()), allow_pickle=False)
+            return ArrayColumn(field, len(array), array)
+        stream.read(header.data_offset)
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError) as error:
+        raise FormatError(f"{where}: {error}") from error
+    return ArchiveColumn(field, header.shape[0], path, header.dtype, stream)
+
+
+@dataclass(frozen=True)
+class _Member(FileSource):
+    """The first bytes of an archive's member, in the place of a file."""
+
+    start: bytes
+
+    def read(self, offset: int, size_bytes: int) -> bytes:
+        """Bytes of the start."""
+        return self.start[offset : offset + size_bytes]

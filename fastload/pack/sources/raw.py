@@ -1,0 +1,53 @@
+"""Raw binary files of one dtype and shape."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fastload.formats import raw
+from fastload.formats.files import AnyPath, absolute
+from fastload.pack.sources.arrays import Column, ColumnsSource, columns_source
+from fastload.pack.sources.base import Array, Options, read_array
+
+
+@dataclass(frozen=True)
+class RawColumn(Column):
+    """A file of samples and nothing else."""
+
+    path: str
+    big_endian: bool
+
+    def read(self, start: int, stop: int) -> Array:
+        """Reads the samples; big-endian numbers are turned around."""
+        dtype = self.field.storage.newbyteorder(">" if self.big_endian else "=")
+        shape = (stop - start, *self.field.shape)
+        array = read_array(self.path, start * self.field.row_bytes, dtype, shape)
+        return np.ascontiguousarray(array, self.field.storage)
+
+    def describe(self) -> Any:
+        """Name and size of the file."""
+        return [os.path.basename(self.path), self.rows * self.field.row_bytes]
+
+
+def open_raw(path: AnyPath, options: Options) -> ColumnsSource:
+    """A raw file of samples of `options.dtype` (">i4": big-endian) and `options.shape`.
+
+    Raises:
+        FormatError: the size is no multiple of a sample's.
+        ValueError: dtype or shape is missing or not supported.
+    """
+    if options.dtype is None or options.shape is None:
+        raise ValueError(
+            f"{absolute(path)}: raw numbers need both --dtype and --shape (dtype=, shape=)"
+        )
+    dtype = options.dtype
+    big_endian = isinstance(dtype, str) and dtype.startswith(">") and np.dtype(dtype).itemsize > 1
+    if big_endian:
+        dtype = np.dtype(dtype).newbyteorder("=").name
+    extents = raw.read_extents([absolute(path)], dtype, options.shape)
+    column = RawColumn(extents.fields[0], extents.rows, absolute(path), big_endian)
+    return columns_source("raw", [column], 0)

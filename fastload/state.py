@@ -1,0 +1,257 @@
+"""Where a loader is in its data, and how that is saved and restored."""
+
+from __future__ import annotations
+
+import base64
+import copy
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+
+from fastload.order import KeyedSampler
+from fastload.torch_order import Draw, foreseen_draw, generator_of
+
+VERSION = 1
+_KEYED = ("seed", "order", "epoch", "samples")
+_TORCH = ("sampler", "epoch", "begun")
+
+
+@dataclass
+class Progress:
+    """How far one iterator has come in its epoch.
+
+    Attributes:
+        epoch: Its epoch.
+        first: Samples (or batches) of the epoch before its first batch.
+        per_batch: Samples, of all ranks, in a batch; 1 where batches are counted.
+        end: Where the epoch ends, in the same unit; None if unknown.
+        draw: What it takes to draw the order again.
+        turns: Batches handed out or failed.
+        handed: The turn of the last batch that was handed out.
+        finished: It has said that there are no more.
+    """
+
+    epoch: int
+    first: int = 0
+    per_batch: int = 1
+    end: int | None = None
+    draw: Draw = field(default_factory=dict)
+    turns: int = 0
+    handed: int = 0
+    finished: bool = False
+
+    @property
+    def position(self) -> int:
+        """Samples (or batches) of the epoch that have been handed out."""
+        position = self.first + self.handed * self.per_batch
+        return position if self.end is None else min(position, self.end)
+
+
+class Start(NamedTuple):
+    """Where an iterator begins.
+
+    Attributes:
+        epoch: Its epoch.
+        first: Samples (or batches) that were handed out before.
+        draw: What its order was or will be drawn from, as far as that was saved.
+        is_drawn: torch made its draws when the epoch began the first time.
+    """
+
+    epoch: int
+    first: int
+    draw: Draw
+    is_drawn: bool
+
+
+class Bookmark:
+    """The place of a loader: of the iterator that began last, or a loaded one that waits.
+
+    Attributes:
+        progress: Of the iterator that began last.
+        loaded: A loaded state that the next iterator will take.
+        next_epoch: Of an iterator that is not keyed.
+        waiting: An iterator was made that has not begun.
+        warned_empty: Somebody was told that epochs are empty.
+    """
+
+    def __init__(self) -> None:
+        self.progress: Progress | None = None
+        self.loaded: dict[str, Any] | None = None
+        self.next_epoch = 0
+        self.waiting = False
+        self.warned_empty = False
+
+    def begin(self, progress: Progress) -> Progress:
+        """An iterator has begun."""
+        self.progress, self.loaded, self.waiting = progress, None, False
+        self.next_epoch = progress.epoch + 1
+        return progress
+
+    def take(self) -> Start:
+        """Where an iterator that begins now begins."""
+        state = self.loaded
+        if state is None:
+            return Start(self.next_epoch, 0, {}, False)
+        first = state.get("samples", state.get("batches", 0)) if state["begun"] else 0
+        return Start(state["epoch"], first, _decoded(state), state["begun"])
+
+    @property
+    def resumes(self) -> bool:
+        """Whether the next iterator goes on with an epoch whose draws were made before."""
+        return self.loaded is not None and bool(self.loaded.get("begun"))
+
+
+# --- Keyed order -------------------------------------------------------------------------------
+
+
+def keyed_state(sampler: KeyedSampler, mark: Bookmark, fingerprint: str) -> dict[str, Any]:
+    """The state of a loader with keyed order; equal on all ranks."""
+    progress = mark.progress
+    running = progress is not None and not progress.finished
+    state = {
+        "version": VERSION,
+        "fingerprint": fingerprint,
+        "seed": sampler.seed,
+        "order": sampler.order if sampler.shuffle else "sequential",
+        "epoch": progress.epoch if running and progress else sampler.next_epoch,
+        "samples": progress.position if running and progress else 0,
+    }
+    if state["order"] == "block":
+        state |= {"block_rows": sampler.block_rows, "window_blocks": sampler.window_blocks}
+    return state
+
+
+def restore_keyed(state: dict[str, Any], sampler: KeyedSampler, fingerprint: str) -> None:
+    """Makes the sampler's next epoch the one that was saved, from the saved place on.
+
+    Raises:
+        ValueError: the state is none of this loader; the message says what differs.
+    """
+    _check(state, _KEYED, fingerprint, "with")
+    order = sampler.order if sampler.shuffle else "sequential"
+    _same("seed", state["seed"], sampler.seed)
+    _same("order", state["order"], order)
+    rows = len(sampler.dataset)  # type: ignore[arg-type]
+    if not 0 <= state["samples"] <= rows or state["epoch"] < 0:
+        raise ValueError(f"the state is damaged: {state!r}")
+    if order == "block":
+        sampler.block_rows, sampler.window_blocks = state["block_rows"], state["window_blocks"]
+    sampler.restore(state["epoch"], state["samples"])
+
+
+# --- torch's orders ----------------------------------------------------------------------------
+
+
+def torch_state(
+    index_sampler: Any, mark: Bookmark, fingerprint: str, base_seed_is_due: bool
+) -> dict[str, Any]:
+    """The state of a loader whose order comes from any other sampler.
+
+    `base_seed_is_due`: the next iterator draws it from torch's default generator.
+    """
+    sampler, progress = bottom(index_sampler), mark.progress
+    state = {
+        "version": VERSION,
+        "fingerprint": fingerprint,
+        "sampler": type(sampler).__name__,
+        "epoch": mark.next_epoch,
+        "begun": False,
+    }
+    if progress is not None and not progress.finished:
+        state |= {"epoch": progress.epoch, "begun": True}
+        state["batches" if progress.end is None else "samples"] = progress.position
+        return state | _encoded(progress.draw)
+    draw = sampler_draw(index_sampler)
+    if getattr(sampler, "generator", None) is not None:
+        draw["generator"] = generator_of(sampler).get_state()
+    return state | _encoded(draw | foreseen_draw(sampler, base_seed_is_due))
+
+
+def check_torch(state: dict[str, Any], index_sampler: Any, fingerprint: str) -> None:
+    """Raises ValueError, with what differs, unless the state fits a loader with this sampler."""
+    _check(state, _TORCH, fingerprint, "without")
+    sampler = bottom(index_sampler)
+    _same("sampler", state["sampler"], type(sampler).__name__)
+    if "world" in state:
+        _same("world size", state["world"], getattr(sampler, "num_replicas", None))
+    if state["begun"] and "samples" not in state and "batches" not in state:
+        raise ValueError(f"the state is damaged: {state!r}")
+
+
+def prepare_sampler(mark: Bookmark, index_sampler: Any) -> None:
+    """Puts sampler and generator where the loaded state has them, before they are iterated."""
+    if mark.loaded is None:
+        return
+    sampler, saved = bottom(index_sampler), _decoded(mark.loaded)
+    set_sampler_epoch(index_sampler, saved)
+    if "sampler_state" in saved:
+        for candidate in (index_sampler, sampler):
+            if _is_stateful(candidate):
+                candidate.load_state_dict(copy.deepcopy(saved["sampler_state"]))
+                break
+    own = getattr(sampler, "generator", None)
+    if own is not None and "generator" in saved and not mark.loaded["begun"]:
+        own.set_state(saved["generator"])
+
+
+def set_sampler_epoch(index_sampler: Any, saved: Draw | None) -> None:
+    """Restores the epoch of a sampler that has one, such as DistributedSampler."""
+    sampler = bottom(index_sampler)
+    if saved and "sampler_epoch" in saved and hasattr(sampler, "set_epoch"):
+        sampler.set_epoch(saved["sampler_epoch"])
+
+
+def sampler_draw(index_sampler: Any) -> Draw:
+    """What the sampler itself says about the order that it will give next."""
+    sampler, draw = bottom(index_sampler), Draw()
+    if hasattr(sampler, "set_epoch") and isinstance(getattr(sampler, "epoch", None), int):
+        draw["sampler_epoch"] = sampler.epoch
+    if isinstance(getattr(sampler, "num_replicas", None), int):
+        draw["world"] = sampler.num_replicas
+    for candidate in (index_sampler, sampler):
+        if _is_stateful(candidate):
+            draw["sampler_state"] = copy.deepcopy(candidate.state_dict())
+            break
+    return draw
+
+
+def bottom(index_sampler: Any) -> Any:
+    """The sampler under a batch sampler, if it has one."""
+    below = getattr(index_sampler, "sampler", None)
+    return index_sampler if below is None else below
+
+
+def _is_stateful(sampler: Any) -> bool:
+    return hasattr(sampler, "state_dict") and hasattr(sampler, "load_state_dict")
+
+
+def _encoded(draw: Draw) -> dict[str, Any]:
+    made = copy.deepcopy({k: v for k, v in draw.items() if k != "generator"})
+    if "generator" in draw:
+        made["generator"] = base64.b64encode(draw["generator"].numpy().tobytes()).decode()
+    return made
+
+
+def _decoded(state: dict[str, Any]) -> Draw:
+    draw: Draw = {k: state[k] for k in ("seed", "sampler_epoch", "sampler_state") if k in state}
+    if "generator" in state:
+        raw = bytearray(base64.b64decode(state["generator"]))
+        draw["generator"] = torch.frombuffer(raw, dtype=torch.uint8)
+    return draw
+
+
+def _check(state: dict[str, Any], keys: tuple[str, ...], fingerprint: str, seeded: str) -> None:
+    if state.get("version", VERSION) != VERSION:
+        raise ValueError(f"the state is of version {state['version']}; version {VERSION} is read")
+    missing = [key for key in (*keys, "version", "fingerprint") if key not in state]
+    if missing:
+        raise ValueError(
+            f"the state has no {missing[0]!r}: it is not of a FastLoader {seeded} seed="
+        )
+    _same("fingerprint of the dataset", state["fingerprint"], fingerprint)
+
+
+def _same(what: str, saved: Any, here: Any) -> None:
+    if saved != here:
+        raise ValueError(f"the state was saved with another {what}: {saved!r}, here it is {here!r}")

@@ -1,0 +1,215 @@
+"""The batches of indices of one iterator, pulled at the very times at which torch pulls them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from torch.utils.data import BatchSampler, SubsetRandomSampler
+
+from fastload import _core
+from fastload.order import KeyedSampler
+from fastload.state import Bookmark, Progress, bottom, sampler_draw, set_sampler_epoch
+from fastload.torch_order import (
+    as_indices,
+    draw_at_exhaustion,
+    draw_order,
+    is_stock,
+    wrap_negative,
+)
+
+Order = _core.EpochPlan | _core.ArrayOrder | _core.PushedOrder
+
+
+class Stream(Protocol):
+    """Where an iterator's indices come from.
+
+    Attributes:
+        waits_for_next: It must not be pulled before the first `next()`.
+        order: For the engine; the right one from the first pull on.
+        progress: The right one from the first pull on.
+        errors: What was no index, by the number of its batch.
+    """
+
+    waits_for_next: bool
+    order: Order
+    progress: Progress
+    errors: dict[int, Exception]
+
+    def pull(self) -> bool:
+        """Does what torch does when it asks for one more batch; False: nothing is left to do."""
+
+
+def make_stream(index_sampler: Any, mark: Bookmark, rows: int) -> Stream:
+    """The stream for a dataset of `rows` samples that computes as much as possible natively."""
+    if is_keyed(index_sampler):
+        return KeyedStream(bottom(index_sampler), mark)
+    if type(index_sampler) is BatchSampler and is_stock(index_sampler.sampler):
+        return StockStream(index_sampler, mark, rows)
+    return PushedStream(index_sampler, mark, rows)
+
+
+def is_keyed(index_sampler: Any) -> bool:
+    """Whether these batches are those of a KeyedSampler, or the sampler is one."""
+    sampler = bottom(index_sampler)
+    if type(sampler) is not KeyedSampler:
+        return False
+    return index_sampler is sampler or (
+        type(index_sampler) is BatchSampler
+        and index_sampler.batch_size == sampler.batch_size
+        and index_sampler.drop_last == sampler.drop_last
+    )
+
+
+def _nothing() -> Order:
+    return _core.ArrayOrder(as_indices(()), 1, False)
+
+
+class KeyedStream:
+    """An epoch of a KeyedSampler, which the core computes."""
+
+    waits_for_next = True
+
+    def __init__(self, sampler: KeyedSampler, mark: Bookmark) -> None:
+        self.order: Order = _nothing()
+        self.progress = Progress(0)
+        self._sampler = sampler
+        self._mark = mark
+        self.errors: dict[int, Exception] = {}
+
+    def pull(self) -> bool:
+        """Begins the epoch."""
+        self.order = self._sampler.begin()
+        self.progress = begin_keyed(self._sampler, self._mark)
+        return False
+
+
+def begin_keyed(sampler: KeyedSampler, mark: Bookmark) -> Progress:
+    """Notes the epoch that the sampler has just begun."""
+    begun = sampler.begun
+    assert begun is not None
+    return mark.begin(Progress(begun.epoch, begun.first, begun.per_batch, begun.rows))
+
+
+class StockStream:
+    """An epoch of a stock sampler, with or without a stock BatchSampler around it."""
+
+    waits_for_next = False
+
+    def __init__(self, index_sampler: Any, mark: Bookmark, rows: int = 0) -> None:
+        self.order: Order = _nothing()  # and so it stays when drawing fails, as torch ends then
+        self.progress = Progress(0)
+        self._sampler = bottom(index_sampler)
+        batched = index_sampler is not self._sampler
+        self._batch: int | None = index_sampler.batch_size if batched else None
+        self._drop_last: bool = batched and index_sampler.drop_last
+        self._mark = mark
+        self._rows = rows
+        self._pulls = 0
+        self._last_pull = 0
+        self._exhaust = draw_at_exhaustion(self._sampler)
+        self.errors: dict[int, Exception] = {}
+
+    def pull(self) -> bool:
+        """Draws the order at the first pull, and what comes after it at the last."""
+        self._pulls += 1
+        if self._pulls == 1:
+            self._begin_natively()
+        if self._exhaust is None:
+            return False
+        if self._pulls == self._last_pull:
+            self._exhaust()
+        return self._pulls < self._last_pull
+
+    def _begin(self) -> Any:
+        epoch, first, saved, is_drawn = self._mark.take()
+        set_sampler_epoch(self._sampler, saved)
+        foreseen = "seed" in saved or "generator" in saved
+        if not is_drawn and foreseen and self._sampler.generator is None:
+            draw_order(self._sampler)  # the draws are torch's, the order is the saved one
+            is_drawn = True
+        indices, draw = draw_order(self._sampler, saved if is_drawn else None)
+        draw |= sampler_draw(self._sampler)
+        batch = self._batch or 1
+        self.progress = self._mark.begin(Progress(epoch, first, batch, len(indices), draw))
+        # A short last batch is filled until the sampler runs out; else the next pull finds it out.
+        self._last_pull = max(0, len(indices) - first) // batch + 1
+        return indices
+
+    def _begin_natively(self) -> None:
+        indices, batch = self._begin(), self._batch or 1
+        total, first = len(indices), min(self.progress.first, len(indices))
+        if isinstance(indices, range):
+            self.order = _core.EpochPlan(
+                rows=total,
+                batch=min(batch, total + 1),  # the core's sizes have limits
+                first_position=first,
+                tail="drop" if self._drop_last else "short",
+                order="sequential",
+            )
+            return
+        if type(self._sampler) is SubsetRandomSampler:
+            indices = wrap_negative(as_indices(self._sampler.indices)[indices], self._rows)
+        self.order = _core.ArrayOrder(indices[first:], min(batch, total + 1), self._drop_last)
+
+    def items(self) -> Iterator[Any]:
+        """What iterating the sampler gives: lists of ints, or ints."""
+        indices, batch = self._begin(), self._batch or 1
+        total = len(indices)
+        for start in range(self.progress.first, total, batch):
+            places = indices[start : start + batch]
+            if len(places) < batch and self._drop_last:
+                break
+            if len(places) < batch and self._exhaust is not None:
+                self._exhaust()
+                self._exhaust = None
+            items = list(places) if isinstance(places, range) else places.tolist()
+            if type(self._sampler) is SubsetRandomSampler:
+                items = [self._sampler.indices[place] for place in items]
+            yield items if self._batch is not None else items[0]
+        if self._exhaust is not None:
+            self._exhaust()
+
+
+class PushedStream:
+    """Any other sampler, iterated by the thread that takes the batches."""
+
+    waits_for_next = False
+
+    def __init__(self, index_sampler: Any, mark: Bookmark, rows: int) -> None:
+        self._mark = mark
+        self._rows = rows
+        self._draw = sampler_draw(index_sampler)
+        self._batches = iter(index_sampler)
+        self._pulled = -1
+        self.order: Order = _core.PushedOrder()
+        self.progress = Progress(0)
+        self.errors: dict[int, Exception] = {}
+
+    def pull(self) -> bool:
+        """Pushes the sampler's next batch."""
+        assert isinstance(self.order, _core.PushedOrder)
+        if self._pulled < 0:
+            self.progress = begin_counted(self._batches, self._draw, self._mark)
+            self._pulled = 0
+        try:
+            batch = next(self._batches)
+        except StopIteration:
+            self.order.finish()
+            return False
+        try:
+            indices = wrap_negative(as_indices(batch), self._rows)
+        except (TypeError, IndexError) as error:  # raised at this batch's turn
+            self.errors[self._pulled] = error
+            indices = as_indices(())
+        self.order.push(indices)
+        self._pulled += 1
+        return True
+
+
+def begin_counted(batches: Iterator[Any], draw: dict[str, Any], mark: Bookmark) -> Progress:
+    """Begins an epoch of which only batches can be counted, past those that were handed out."""
+    epoch, first, _, _ = mark.take()
+    for _skipped in zip(range(first), batches, strict=False):
+        pass
+    return mark.begin(Progress(epoch, first, draw=draw))

@@ -1,0 +1,96 @@
+"""Guards that hold for every test, and a few helpers."""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import hypothesis
+import numpy as np
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[1]
+
+# `python -m pytest` puts the current folder on sys.path, where `fastload` is the source without
+# its compiled half. The tests are about the installed package.
+sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != ROOT]
+
+# A shared machine makes single examples slow; CI must not fail by a new random draw.
+hypothesis.settings.register_profile(
+    "fastload", deadline=None, derandomize="CI" in os.environ, print_blob=True
+)
+hypothesis.settings.load_profile("fastload")
+
+
+@pytest.fixture(autouse=True)
+def _same_random_numbers() -> Iterator[None]:
+    """Seeds the three global generators before each test and puts their states back after it."""
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002
+    torch.manual_seed(0)
+    yield
+    random.setstate(states[0])
+    np.random.set_state(states[1])  # noqa: NPY002
+    torch.set_rng_state(states[2])
+
+
+def _live_threads() -> set[str]:
+    """Ids of the live threads of this process that Python or the engine started.
+
+    The engine's threads are told from those of torch's and numpy's pools, which stay for good, by
+    their name.
+    """
+    found = {str(thread.native_id) for thread in threading.enumerate()}
+    for task in Path("/proc/self/task").iterdir():
+        try:
+            if (task / "comm").read_text().startswith("fastload"):
+                found.add(task.name)
+        except (FileNotFoundError, ProcessLookupError):  # it ended in the meantime
+            pass
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_outlives_its_test() -> Iterator[None]:
+    """Fails the test that leaves threads behind, after two seconds for those that are ending."""
+    before = _live_threads()
+    yield
+    deadline = time.monotonic() + 2.0
+    if _live_threads() - before:
+        gc.collect()
+    while left := _live_threads() - before:
+        assert time.monotonic() < deadline, f"threads left behind: {sorted(left)}"
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def live_threads() -> Callable[[], set[str]]:
+    """What the guard against threads left behind counts."""
+    return _live_threads
+
+
+@pytest.fixture
+def run_python(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs code in a fresh interpreter in `tmp_path`; fails with its stderr unless it exits 0."""
+
+    def run(code: str, *args: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [sys.executable, "-c", code, *args],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
+        assert done.returncode == 0, done.stderr
+        return done
+
+    return run

@@ -1,0 +1,42 @@
+#include "batch/layout.h"
+
+#include <cstdint>
+#include <stdexcept>
+#include <vector>
+
+#include "base/bytes.h"
+#include "check.h"
+
+using namespace fastload;
+
+int main() {
+  check::promise("a field takes row bytes times samples, none of them or empty rows too", [] {
+    const std::vector<std::int64_t> rows{0, 1, 3, 257, 3072, 150528};
+    for (std::int64_t samples : {0, 1, 2, 255, 256}) {
+      const BatchLayout layout = layout_batch(rows, samples);
+      CHECK_EQUAL(layout.field_bytes.size(), rows.size());
+      std::int64_t total = 0;
+      for (std::size_t c = 0; c < rows.size(); ++c) {
+        CHECK_EQUAL(layout.field_bytes[c], rows[c] * samples);
+        total += rows[c] * samples;
+      }
+      CHECK_EQUAL(layout.total_bytes(), total);
+    }
+    CHECK_EQUAL(layout_batch({}, 7).total_bytes(), 0);
+  });
+
+  check::promise("a batch that exceeds 2^63 bytes is an error, not a wrap", [] {
+    const std::vector<std::int64_t> rows{std::int64_t{1} << 40};
+    CHECK_THROWS(std::overflow_error, layout_batch(rows, std::int64_t{1} << 30));
+  });
+
+  check::promise("checked sums and products", [] {
+    CHECK_EQUAL(checked_add(INT64_MAX - 1, 1), INT64_MAX);
+    CHECK_THROWS(std::overflow_error, checked_add(INT64_MAX, 1));
+    CHECK_THROWS(std::overflow_error, checked_mul(INT64_MAX / 2 + 1, 2));
+    CHECK_EQUAL(checked_mul(INT64_MAX / 2, 2), INT64_MAX - 1);
+    CHECK_EQUAL(align_up(0, 256), 0);
+    CHECK_EQUAL(align_up(1, 256), 256);
+    CHECK_EQUAL(align_up(256, 256), 256);
+  });
+}

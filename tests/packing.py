@@ -1,0 +1,54 @@
+"""What the tests of packing share: inputs, and how outputs are read and compared."""
+
+from __future__ import annotations
+
+import filecmp
+import io
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import fastload
+
+
+def same_bytes(a: Path, b: Path) -> bool:
+    """Whether two folders hold the same files, byte for byte."""
+    names = sorted(os.listdir(a))
+    return names == sorted(os.listdir(b)) and filecmp.cmpfiles(a, b, names, False)[0] == names
+
+
+def column(path: Path, name: str = "data") -> np.ndarray:
+    """A whole field of a packed folder, through the core."""
+    dataset = fastload.open(path)
+    number = [field.name for field in dataset.fields].index(name)
+    columns = [np.empty((len(dataset), *f.shape), f.storage) for f in dataset.fields]
+    dataset.table.gather(np.arange(len(dataset)), columns)
+    return columns[number]
+
+
+def refused(source: Any, out: Path, **options: Any) -> str:
+    """The message with which a pack is refused; no manifest may be left."""
+    with pytest.raises((ValueError, TypeError, KeyError, OSError, ImportError)) as raised:
+        fastload.pack(source, out, **options)
+    assert not (out / "fastload.json").exists()
+    return f"{raised.type.__name__}: {raised.value}"
+
+
+def encoded(image: Image.Image, kind: str, **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def noise(height: int, width: int, seed: int = 0) -> Image.Image:
+    random = np.random.default_rng(seed)
+    return Image.fromarray(random.integers(0, 256, (height, width, 3), dtype=np.uint8))
+
+
+def put(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)

@@ -1,0 +1,251 @@
+"""`fastload bench`, and the parts that all measurements are made of."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fastload import ArrayDataset, bench, pack
+from fastload.bench import report, system, timing, torch_side
+from fastload.bench.measure import Settings, measure
+
+QUICK = Settings(batch_size=16, seconds=0.02, rounds=1, torch_workers=(0, 1))
+
+
+@pytest.fixture
+def packed(tmp_path: Path) -> Path:
+    x = np.arange(100 * 48, dtype=np.uint8).reshape(100, 4, 4, 3)
+    np.savez(tmp_path / "data.npz", image=x, label=np.arange(100))
+    pack(tmp_path / "data.npz", tmp_path / "packed")
+    return tmp_path / "packed"
+
+
+@pytest.fixture
+def disk_file() -> Iterator[Path]:
+    """A file on a disk, whose pages can leave memory."""
+    with tempfile.NamedTemporaryFile(dir=Path(__file__).parent, suffix=".bin") as file:
+        file.write(bytes(1 << 20))
+        file.flush()
+        yield Path(file.name)
+
+
+def run(*arguments: str | Path) -> int:
+    parser = argparse.ArgumentParser()
+    bench.add_arguments(parser)
+    return bench.run(parser.parse_args([*map(str, arguments)]))
+
+
+# --- The command --------------------------------------------------------------------------------
+
+
+def test_command_shows_a_table_and_writes_its_files(
+    packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    figures, picture = tmp_path / "figures.json", tmp_path / "picture.png"
+    options = ["--quick", "--seconds", "0.02", "--batch-size", "16", "--torch-workers", "0,1"]
+    assert run(packed, *options, "--json", figures, "--plot", picture) == 0
+    shown = capsys.readouterr().out
+    for expected in (
+        "limit, ",
+        "fastload",
+        "DataLoader, 0 workers",
+        "DataLoader, 1 worker ",
+        "warm",
+    ):
+        assert expected in shown
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    result = json.loads(figures.read_text())
+    assert result["schema"] == 1
+    assert result["data"]["samples"] == 100
+    assert result["data"]["sample_bytes"] == 48 + 8
+    assert str(packed) not in figures.read_text()
+    for speed in (result["warm"]["fastload"], *result["warm"]["dataloader"].values()):
+        assert min(speed.values()) > 0
+    assert result["warm"]["of_limit"] > 0
+    assert set(result["warm"]["dataloader"]) == {"0", "1"}
+
+
+def test_batch_larger_than_the_dataset_is_cut(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.zeros((3, 2), np.float32))
+    figures = tmp_path / "figures.json"
+    options = ["--quick", "--seconds", "0.01", "--torch-workers", "0"]
+    assert run(tmp_path / "x.npy", *options, "--json", figures) == 0
+    assert json.loads(figures.read_text())["settings"]["batch_size"] == 3
+
+
+def test_raw_file_needs_and_takes_dtype_and_shape(tmp_path: Path) -> None:
+    (tmp_path / "x.bin").write_bytes(bytes(600))
+    options = ["--quick", "--seconds", "0.01", "--torch-workers", "0"]
+    assert run(tmp_path / "x.bin", *options, "--dtype", "uint16", "--shape", "5,2") == 0
+    with pytest.raises(ValueError, match="dtype"):
+        run(tmp_path / "x.bin", *options)
+
+
+@pytest.mark.parametrize(
+    "wrong", [["--batch-size", "0"], ["--seconds", "-1"], ["--torch-workers", "-1"]]
+)
+def test_wrong_numbers_are_refused(wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        run("x", *wrong)
+    assert wrong[0] in capsys.readouterr().err
+
+
+def test_missing_matplotlib_is_told_before_measuring(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'fastload\[plot\]'"):
+        run(tmp_path / "not there", "--plot", tmp_path / "picture.png")
+
+
+# --- The measurement ----------------------------------------------------------------------------
+
+
+def test_data_in_memory_has_no_cold_figures() -> None:
+    dataset = ArrayDataset({"x": np.zeros((64, 8), np.uint8)})
+    result = measure(lambda: dataset, QUICK)
+    assert "skipped" in result["cold"]
+    report.show(result, _console())
+
+
+def test_nothing_to_measure_is_a_value_error() -> None:
+    with pytest.raises(ValueError, match="0 samples"):
+        measure(lambda: ArrayDataset({"x": np.zeros((0, 8), np.uint8)}), QUICK)
+    with pytest.raises(ValueError, match="0 bytes"):
+        measure(lambda: ArrayDataset({"x": np.zeros((8, 0), np.uint8)}), QUICK)
+
+
+def test_very_long_datasets_are_not_given_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fastload.bench.measure._MAX_TORCH_ROWS", 10)
+    dataset = ArrayDataset({"x": np.zeros((64, 8), np.uint8)})
+    result = measure(lambda: dataset, QUICK)
+    assert result["warm"]["dataloader"] == {}
+    console = _console()
+    report.show(result, console)
+    assert "left out" in console.file.getvalue()
+
+
+def _console() -> Any:
+    import io
+
+    from rich.console import Console
+
+    return Console(file=io.StringIO(), width=120)
+
+
+def test_torch_side_reads_what_fastload_reads(packed: Path) -> None:
+    from fastload import PackedDataset
+
+    dataset = PackedDataset(packed)
+    rows = torch_side.RowDataset(dataset.extents)
+    assert len(rows) == len(dataset)
+    for index in (0, 41, 99):
+        sample = rows[index]
+        np.testing.assert_array_equal(sample["image"].numpy(), dataset[index]["image"])
+        assert sample["label"] == index
+        assert sample["image"].is_contiguous()
+
+
+def test_torch_side_crosses_shards_and_index_maps() -> None:
+    parts = [ArrayDataset((np.arange(n) + 10 * n, np.ones((n, 2)))) for n in (3, 0, 4)]
+    from fastload.formats.combine import concatenate
+
+    extents = concatenate([part.extents for part in parts]).take(np.array([6, 2, 3, 0]))
+    rows = torch_side.RowDataset(extents)
+    assert [rows[i][0] for i in range(4)] == [43, 32, 40, 30]
+    assert isinstance(rows[0], tuple)
+
+
+# --- Timing -------------------------------------------------------------------------------------
+
+
+class Paced:
+    """A loader that needs so many seconds a batch, three batches an epoch."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def __iter__(self) -> Iterator[int]:
+        for batch in range(3):
+            time.sleep(self.seconds)
+            yield batch
+
+
+def test_drive_measures_over_epochs() -> None:
+    speed = timing.drive(lambda: Paced(0.004), 10, 0.2)
+    assert 1_000 < speed.samples_per_s < 2_501
+    assert speed.batch_us >= 4_000
+    assert speed.first_batch_ms >= 4
+    assert speed.next_us >= 4_000
+
+
+def test_drive_once_ends_with_the_epoch_or_the_time() -> None:
+    assert timing.drive_once(Paced(0.002), 10, 100.0) <= 5_000
+    start = time.perf_counter()
+    timing.drive_once(Paced(0.05), 10, 0.01)
+    assert time.perf_counter() - start < 0.1
+
+
+def test_contenders_take_turns() -> None:
+    order: list[str] = []
+    contenders = {"a": lambda: order.append("a") or 1.0, "b": lambda: order.append("b") or 2.0}
+    assert timing.take_turns(contenders, 2) == {"a": [1.0, 1.0], "b": [2.0, 2.0]}
+    assert order == ["a", "b", "a", "b"]
+
+
+def test_ratio_is_taken_within_rounds() -> None:
+    assert timing.median_ratio([2, 20, 200], [1, 10, 50]) == 2
+
+
+# --- The system ---------------------------------------------------------------------------------
+
+
+def test_machine_is_described_without_its_name() -> None:
+    import platform
+
+    described = system.describe()
+    assert described["cores"] >= 1
+    assert described["memory_bytes"] > 1 << 28
+    assert described["last_level_cache_bytes"] >= 0
+    assert described["torch"] == torch.__version__
+    assert platform.node() not in json.dumps(described).split('"')
+
+
+def test_resident_memory_follows_an_allocation() -> None:
+    before = system.Resident.now()
+    held = np.ones(64 << 20, np.uint8)
+    grown = system.Resident.now().anonymous_bytes - before.anonymous_bytes
+    assert 60 << 20 < grown < 80 << 20
+    del held
+
+
+def test_files_leave_and_enter_the_page_cache(disk_file: Path) -> None:
+    if system.drop_from_cache([disk_file]) > 0:
+        pytest.skip("this file system keeps its pages")
+    assert system.cached_share(disk_file) == 0
+    system.read_into_cache([disk_file])
+    assert system.cached_share(disk_file) == 1
+
+
+def test_mapped_pages_stay_and_are_told(disk_file: Path) -> None:
+    mapped = np.memmap(disk_file, np.uint8, mode="r")
+    assert int(mapped.sum()) == 0
+    assert system.drop_from_cache([disk_file]) > 0.5
+    del mapped
+
+
+def test_empty_file_has_nothing_cached(tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    assert system.cached_share(tmp_path / "empty") == 0
+    assert system.drop_from_cache([tmp_path / "empty"]) == 0

@@ -1,0 +1,158 @@
+"""Each benchmark runs once at toy size, so that none of them rots."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+BENCHMARKS = ROOT / "benchmarks"
+
+
+def load(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    return importlib.import_module(name)
+
+
+def test_loader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = load("bench_loader", monkeypatch)
+    monkeypatch.setattr(module, "WORKERS", (0, 1))
+    monkeypatch.setattr(module, "ROWS", {3_072: 0, 64: 0})
+    result = module.measure(0, tmp_path, seconds=0.02, rounds=1)
+    assert [size["row_bytes"] for size in result["sizes"]] == [3_072, 64]
+    for size in result["sizes"]:
+        assert set(size["ratios"]) == {"limit", "dataloader", "batched"}
+        assert min(ratio["ratio"] for ratio in size["ratios"].values()) > 0
+
+
+def test_contenders_give_the_same_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = load("harness", monkeypatch)
+    datasets = load("torch_datasets", monkeypatch)
+    x = harness.write_rows(tmp_path / "x.npy", 100, 64)
+    y = harness.write_labels(tmp_path / "y.npy", 100)
+    plain, batched = datasets.MemmapDataset(x, y), datasets.BatchedDataset(x, y)
+    assert len(plain) == len(batched) == 100
+    both = batched.__getitems__([3, 99])
+    for place, index in enumerate((3, 99)):
+        assert plain[index]["y"] == both["y"][place] == index
+        assert plain[index]["x"].tolist() == both["x"][place].tolist()
+
+
+def test_ffcv_runs_in_a_process_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = load("bench_loader", monkeypatch)
+    interpreter = tmp_path / "python"
+    interpreter.write_text(
+        f"#!{sys.executable}\nimport sys\n"
+        "open(sys.argv[4], 'w').close()\nprint('ready', flush=True)\n"
+        "for line in sys.stdin: print(2 * float(line), flush=True)\n"
+    )
+    interpreter.chmod(0o755)
+    with module.Ffcv(str(interpreter), tmp_path / "x.npy", tmp_path / "y.npy") as ffcv:
+        assert ffcv.rate(1.5) == 3
+    assert ffcv.process.returncode == 0
+
+
+def test_cold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = load("bench_cold", monkeypatch)
+    monkeypatch.setattr(module.system, "drop_from_cache", lambda files: 0.0)  # may be a tmpfs
+    monkeypatch.setattr(module.shutil, "which", lambda name: None)
+    result = module.measure(0, tmp_path, rounds=1)
+    assert result["fastload"]["bytes_per_s"] > 0
+    assert set(result["ratios"]) == {"dataloader/4"}
+
+
+def test_huge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = load("bench_huge", monkeypatch).measure(0, tmp_path, rounds=1)
+    assert result["fresh"]["first_batch_ms"]["median"] > 0
+    assert result["resumed"]["resident_bytes"]["worst"] < 60e6
+
+
+def test_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = load("bench_memory", monkeypatch)
+    monkeypatch.setattr(module, "ROW_BYTES", 3_072)
+    result = module.measure(0, tmp_path)
+    assert result["batches"] == 80
+    assert result["slot_allocations"][-1] > 0
+
+
+def test_gil(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = load("bench_gil", monkeypatch)
+    monkeypatch.setattr(module, "ROWS", 600)
+    result = module.measure(0.05, tmp_path, rounds=1)
+    assert set(result["counts_per_s"]) == {"alone", "memcpy", "fastload"}
+    assert result["ratios"]["memcpy"] > 0
+
+
+def test_benchmark_is_a_program(tmp_path: Path) -> None:
+    target = tmp_path / "huge.json"
+    command = [sys.executable, BENCHMARKS / "bench_huge.py", "--scale", "0.001", "--json", target]
+    subprocess.run([*command, "--folder", tmp_path], check=True, capture_output=True)
+    document = json.loads(target.read_text())
+    assert document["benchmark"] == "huge"
+    assert document["machine"]["cores"] >= 1
+    assert list(tmp_path.iterdir()) == [target]
+
+
+# --- The report ---------------------------------------------------------------------------------
+
+
+def example_results() -> dict[str, Any]:
+    machine = {"cores": 2, "cpu": "Some CPU", "copy_kernels": ["avx2"], "torch": "2.13.0"}
+    speed = {"samples_per_s": 121_000, "bytes_per_s": 18.2e9}
+    ratios = {kind: {"ratio": 9.5, "against": kind} for kind in ("limit", "dataloader", "batched")}
+    size = {"row_bytes": 150_528, "fastload": speed, "ratios": ratios}
+    loader = {"batch_size": 256, "rounds": 5, "sizes": [size]}
+    memory = {
+        "batches": 2_000,
+        "anonymous_growth_bytes": 1e5,
+        "slot_allocations_after_start": 0,
+    }
+    return {
+        "loader": {"machine": machine, "result": loader},
+        "memory": {"machine": machine, "result": memory},
+    }
+
+
+def test_report_replaces_what_is_between_the_markers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = load("report", monkeypatch)
+    readme = tmp_path / "README.md"
+    readme.write_text(f"before\n{module.BEGIN}\nold\n{module.END}\nafter\n")
+    for name, document in example_results().items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(document))
+    module.main(readme, tmp_path)
+    text = readme.read_text()
+    assert text.startswith("before\n")
+    assert text.endswith("after\n")
+    assert "old" not in text
+    assert "| 150,528 B | 121,000 | 18.2 | 950% | 9.5 | 9.5 | – |" in text
+    assert "2,000 batches" in text
+    module.main(readme, tmp_path)
+    assert readme.read_text() == text
+
+
+def test_report_refuses_a_file_without_markers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readme = tmp_path / "README.md"
+    readme.write_text("nothing here")
+    with pytest.raises(SystemExit, match="no markers"):
+        load("report", monkeypatch).main(readme, tmp_path)
+
+
+def test_readme_shows_the_committed_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = load("report", monkeypatch)
+    copy = tmp_path / "README.md"
+    copy.write_text((ROOT / "README.md").read_text())
+    module.main(copy)
+    assert copy.read_text() == (ROOT / "README.md").read_text(), "run benchmarks/report.py"

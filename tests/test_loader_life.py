@@ -1,0 +1,205 @@
+"""Iterators, threads and batches from birth to death, and errors on the way."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import os
+import pickle
+import threading
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from oracle import numbers, values
+
+import fastload
+from fastload import ArrayDataset, FastLoader
+
+
+def test_two_iterators_are_independent() -> None:
+    for options in ({}, {"num_workers": 2}, {"seed": 0}):
+        loader = FastLoader(numbers(10), 1, **options)
+        assert [(i.item(), j.item()) for i in loader for j in loader] == [
+            (i, j) for i in range(10) for j in range(10)
+        ]
+
+
+def test_the_end_stays_the_end() -> None:
+    batches = iter(FastLoader(numbers(3), 2))
+    assert iter(batches) is batches
+    assert len(list(batches)) == 2
+    for _ in range(3):
+        with pytest.raises(StopIteration):
+            next(batches)
+
+
+def test_persistent_workers_restart_one_iterator() -> None:
+    loader = FastLoader(numbers(6), 2, num_workers=1, persistent_workers=True)
+    batches = iter(loader)
+    assert next(batches).tolist() == [0, 1]
+    assert iter(loader) is batches
+    assert values(batches) == [[0, 1], [2, 3], [4, 5]]
+    assert values(loader) == [[0, 1], [2, 3], [4, 5]]
+    loader._iterator = None  # as Lightning does
+    assert values(loader) == [[0, 1], [2, 3], [4, 5]]
+    by_torch = FastLoader(list(range(4)), 2, num_workers=1, persistent_workers=True)
+    assert iter(by_torch) is iter(by_torch)
+    assert values(by_torch) == values(by_torch) == [[0, 1], [2, 3]]
+
+
+def test_leaving_early_leaves_nothing_behind(live_threads: Callable[[], set[str]]) -> None:
+    data = ArrayDataset(np.zeros((64, 1024), "f4"))
+    loader = FastLoader(data, 4, shuffle=True, num_workers=2)
+
+    def leave() -> None:
+        next(iter(loader))
+        for _ in zip(loader, range(2), strict=False):
+            pass
+        for _ in loader:
+            break
+        batches = iter(loader)
+        next(batches)
+        cycle: list[Any] = [batches]
+        cycle.append(cycle)
+
+    for _ in range(10):
+        leave()
+    gc.collect()
+    threads, files = live_threads(), len(os.listdir("/proc/self/fd"))
+    for _ in range(100):
+        leave()
+    gc.collect()
+    assert live_threads() <= threads
+    assert len(os.listdir("/proc/self/fd")) <= files
+
+
+def test_every_batch_can_be_kept() -> None:
+    array = np.arange(400 * 256, dtype="i4").reshape(400, 256)
+    for size in (1, 64):
+        kept = list(FastLoader(ArrayDataset(array), size, num_workers=2))
+        assert len({batch.data_ptr() for batch in kept}) == len(kept)
+        assert sum(int(batch.sum()) for batch in kept) == int(array.sum())
+
+
+def test_a_batch_outlives_everything_and_is_the_callers() -> None:
+    array = np.ones((8, 40_000), "f4")
+    loader = FastLoader(ArrayDataset(array), 4, num_workers=1)
+    batches = iter(loader)
+    batch = next(batches)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        batch.mul_(0)
+    assert next(batches).sum() == 160_000
+    assert next(iter(loader)).sum() == 160_000
+    assert array.sum() == 320_000
+    assert batch.untyped_storage().nbytes() == batch.nbytes
+    del loader, batches
+    gc.collect()
+    assert batch.sum() == 0
+
+
+def test_threads_may_iterate() -> None:
+    loader = FastLoader(numbers(1000), 10, shuffle=True, seed=0, num_workers=1)
+    sums: list[int] = []
+
+    def run() -> None:
+        sums.append(sum(int(batch.sum()) for batch in loader))
+
+    threads = [threading.Thread(target=run) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sums == [499_500] * 4
+
+
+def test_copies_and_pickles() -> None:
+    loader = FastLoader(numbers(20), 3, shuffle=True, seed=1, persistent_workers=True)
+    batches = iter(loader)
+    next(batches)
+    with pytest.raises(NotImplementedError):
+        pickle.dumps(batches)
+    for clone in (pickle.loads(pickle.dumps(loader)), copy.deepcopy(loader)):
+        clone.set_epoch(0)
+        loader.set_epoch(0)
+        assert values(clone) == values(loader)
+        clone.batch_sampler.set_epoch(5)
+        assert clone.sampler.epoch == 5
+        assert loader.sampler.epoch == 0  # type: ignore[union-attr]
+
+
+def test_ignored_arguments_say_so_once() -> None:
+    loader = FastLoader(numbers(4), worker_init_fn=lambda _: None)
+    with pytest.warns(UserWarning, match="worker_init_fn is not used"):
+        list(loader)
+    list(loader)
+    loader = FastLoader(numbers(4), num_workers=1, multiprocessing_context="spawn")
+    with pytest.warns(UserWarning, match="multiprocessing_context is not used"):
+        list(loader)
+
+
+def test_a_batch_that_is_late() -> None:
+    batches = iter(FastLoader(numbers(4), 2, timeout=5))
+    assert next(batches).tolist() == [0, 1]
+    take, batches._take = batches._take, late
+    with pytest.raises(RuntimeError, match="DataLoader timed out after 5 seconds: batch 1 is late"):
+        next(batches)
+    batches._take = take
+    assert next(batches).tolist() == [2, 3]
+
+
+def late(timeout: float) -> Any:
+    raise TimeoutError("batch 1 is late")
+
+
+@pytest.mark.parametrize("workers", [None, 0, 2])
+def test_a_file_that_shrinks_is_an_error_of_its_batches(
+    workers: int | None, tmp_path: Path
+) -> None:
+    path = tmp_path / "x.npy"
+    np.save(path, np.arange(1 << 16))
+    loader = FastLoader(path, batch_size=1 << 13, num_workers=workers)
+    os.truncate(path, 4096 * 3)
+    batches, good, bad = iter(loader), 0, 0
+    while True:
+        try:
+            next(batches)
+            good += 1
+        except StopIteration:
+            break
+        except (OSError, fastload.FormatError) as error:
+            bad += "x.npy" in str(error)
+    assert (good, bad) == (0, 8)
+
+
+def test_stop_iteration_in_a_dataset_is_no_end() -> None:
+    class Stops(list[int]):
+        def __getitem__(self, index: Any) -> Any:
+            if index == 3:
+                raise StopIteration
+            return index
+
+    for workers in (0, 1):
+        batches = iter(FastLoader(Stops(range(6)), 2, num_workers=workers))
+        assert next(batches).tolist() == [0, 1]
+        with pytest.raises(RuntimeError, match="raised StopIteration"):
+            next(batches)
+        assert values(batches) == [[4, 5]]
+
+
+def test_an_error_of_a_dataset_is_torchs() -> None:
+    class Fails(list[int]):
+        def __getitem__(self, index: Any) -> Any:
+            if index == 3:
+                raise KeyError("boom")
+            return index
+
+    batches = iter(FastLoader(Fails(range(6)), 2))
+    assert next(batches).tolist() == [0, 1]
+    with pytest.raises(KeyError, match="boom"):
+        next(batches)
+    assert values(batches) == [[4, 5]]

@@ -1,0 +1,303 @@
+"""Fork, spawn, exit and Ctrl-C: nothing hangs, nothing dies, nothing is printed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+BEGIN = """
+import gc, os, signal, sys, threading, time, warnings
+warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12: fork() beside threads
+import numpy as np, torch
+import fastload
+from fastload import ArrayDataset, FastLoader
+np.save("x.npy", np.arange(1000))
+def values(loader): return [batch.tolist() for batch in loader]
+def make(**options): return FastLoader("x.npy", 10, **options)
+"""
+
+
+def quiet(run_python: Run, code: str, **options: Any) -> None:
+    done = run_python(BEGIN + textwrap.dedent(code), **options)
+    assert (done.stdout, done.stderr) == ("", "")
+
+
+@pytest.mark.parametrize("options", ["", "num_workers=2", "num_workers=0", "seed=1, shuffle=True"])
+def test_fork_in_mid_epoch(run_python: Run, options: str) -> None:
+    quiet(
+        run_python,
+        f"""
+        signal.alarm(30)
+        loader = make({options})
+        whole = sorted(sum(values(loader), []))
+        batches = iter(loader)
+        seen = sum((next(batches).tolist() for _ in range(50)), [])
+        children = []
+        for exits in ("return", "_exit", "raise"):
+            pid = os.fork()
+            if pid:
+                children.append(pid)
+                continue
+            try:
+                next(batches)
+                os._exit(9)
+            except fastload.StoppedError as error:
+                assert "parent process" in str(error)
+            del batches
+            gc.collect()
+            assert sorted(sum(values(loader), [])) == whole
+            assert sorted(sum(values(make({options})), [])) == whole
+            half_used = iter(loader)
+            next(half_used)
+            if exits == "_exit":
+                os._exit(0)
+            sys.exit(0 if exits == "return" else 3)
+        codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children]
+        assert codes == [0, 0, 3], codes
+        seen += sum(values(batches), [])
+        assert sorted(seen) == whole
+        """,
+    )
+
+
+def test_a_persistent_iterator_starts_anew_in_a_child(run_python: Run) -> None:
+    quiet(
+        run_python,
+        """
+        signal.alarm(30)
+        loader = make(num_workers=2, persistent_workers=True)
+        next(iter(loader))
+        pid = os.fork()
+        if pid == 0:
+            assert len(values(loader)) == 100
+            sys.exit(0)
+        assert os.waitpid(pid, 0)[1] == 0
+        assert len(values(loader)) == 100
+        """,
+    )
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_loaders_in_other_processes(tmp_path: Path, method: str) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        BEGIN
+        + textwrap.dedent(
+            """
+            import torch.multiprocessing as mp
+            def child(loader, want):
+                assert values(loader) == want
+            if __name__ == "__main__":
+                loader = make(seed=1, shuffle=True, num_workers=1)
+                list(loader)
+                loader.set_epoch(5)
+                want = values(loader)
+                loader.set_epoch(5)
+                context = mp.get_context(sys.argv[1])
+                process = context.Process(target=child, args=(loader, want), daemon=True)
+                process.start()
+                process.join(60)
+                assert process.exitcode == 0, process.exitcode
+            """
+        )
+    )
+    done = subprocess.run(
+        [sys.executable, script, method], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "batches = iter(make(num_workers=2)); next(batches)",
+        "cycle = [iter(make())]; cycle.append(cycle); next(cycle[0]); del cycle",
+        "batches = iter(make(num_workers=2))",
+        "batches = iter(make()); kept = list(batches); batch = kept[0]",
+        "loader = make(num_workers=1, persistent_workers=True); next(iter(loader))",
+        "batches = iter(make()); next(batches); os._exit(0)",
+        "import atexit; batches = iter(make()); atexit.register(lambda: next(batches))",
+    ],
+)
+def test_exit_with_a_live_iterator(run_python: Run, code: str) -> None:
+    quiet(run_python, code, timeout=30)
+
+
+def test_exit_with_an_iterator_in_the_frame_of_an_exception(tmp_path: Path) -> None:
+    code = BEGIN + "batches = iter(make())\nnext(batches)\nfor batch in batches:\n    1 / 0\n"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=30
+    )
+    assert done.returncode == 1
+    assert done.stderr.strip().endswith("ZeroDivisionError: division by zero")
+    assert done.stderr.count("Traceback") == 1
+
+
+def test_exit_while_daemon_threads_take_batches(run_python: Run) -> None:
+    quiet(
+        run_python,
+        """
+        def forever():
+            try:
+                while True:
+                    for batch in make(num_workers=2):
+                        pass
+            except (fastload.StoppedError, RuntimeError):  # the interpreter is going
+                time.sleep(60)
+        for _ in range(4):
+            threading.Thread(target=forever, daemon=True).start()
+        time.sleep(0.3)
+        """,
+        timeout=30,
+    )
+
+
+WAITING = """
+from fastload import _core
+data = fastload.open("x.npy")
+order = _core.PushedOrder()
+fields = [(field.storage, field.shape) for field in data.fields]
+engine = _core.Engine(data.table, _core.SlotPool(), fields, order, 1, 2)
+"""
+
+
+def test_exit_while_a_daemon_thread_waits(run_python: Run) -> None:
+    quiet(
+        run_python,
+        WAITING
+        + """
+def wait():
+    try:
+        engine.next()
+    except fastload.StoppedError:
+        time.sleep(60)
+threading.Thread(target=wait, daemon=True).start()
+time.sleep(0.2)
+""",
+        timeout=30,
+    )
+
+
+def test_ctrl_c_while_waiting(tmp_path: Path) -> None:
+    code = (
+        BEGIN
+        + WAITING
+        + textwrap.dedent(
+            """
+            print("waiting", flush=True)
+            try:
+                engine.next()
+            except KeyboardInterrupt:
+                order.push(np.array([3]))
+                assert engine.next()[0].tolist() == [3]
+                print("interrupted", flush=True)
+            """
+        )
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=tmp_path, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout
+    assert process.stdout.readline() == "waiting\n"
+    time.sleep(0.2)
+    start = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    assert process.stdout.readline() == "interrupted\n"
+    assert time.monotonic() - start < 1
+    assert process.wait(10) == 0
+    process.stdout.close()
+
+
+def test_ctrl_c_in_a_training_loop(tmp_path: Path) -> None:
+    code = BEGIN + textwrap.dedent(
+        """
+        print("running", flush=True)
+        while True:
+            for batch in make(num_workers=2, shuffle=True):
+                pass
+        """
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout
+    assert process.stdout.readline() == "running\n"
+    time.sleep(0.3)
+    start = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=10)
+    assert time.monotonic() - start < 2
+    assert errors.count("Traceback") == 1
+    assert errors.strip().endswith("KeyboardInterrupt")
+    assert process.returncode in (-signal.SIGINT, 1, 130)
+
+
+def test_torch_stays_unimported_until_it_is_needed(run_python: Run) -> None:
+    run_python(
+        "import sys, fastload, fastload.distributed\n"
+        "fastload.distributed.find_place()\n"
+        "assert 'torch' not in sys.modules\n"
+        "fastload.FastLoader\n"
+        "assert 'torch' in sys.modules"
+    )
+
+
+TWO_RANKS = """
+import torch.distributed as dist
+from torch.utils.data import DistributedSampler
+loader = FastLoader("x.npy", 10, shuffle=True, seed=0)  # before the group exists
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+epochs = [sum(values(loader), []) for _ in range(2)]
+batches = iter(loader)
+mid = [next(batches).tolist() for _ in range(3)]
+state = loader.state_dict()
+gathered = [None, None]
+dist.all_gather_object(gathered, (epochs, mid, state))
+(a, mid_a, state_a), (b, mid_b, state_b) = gathered
+assert state_a == state_b
+for left, right in zip(a, b):
+    assert len(left) == len(right) == 500
+    assert sorted(left + right) == list(range(1000))
+assert a[0] != a[1]
+assert loader.sampler.rank == rank and loader.sampler.num_replicas == 2
+assert len(loader) == 50
+dist.destroy_process_group()
+"""
+
+
+def test_two_ranks_share_the_data(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(BEGIN + TWO_RANKS)
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1"}
+    environment |= {"MASTER_PORT": str(20_000 + os.getpid() % 20_000), "WORLD_SIZE": "2"}
+    (tmp_path / "0").mkdir()
+    (tmp_path / "1").mkdir()
+    processes = [
+        subprocess.Popen(
+            [sys.executable, script],
+            cwd=tmp_path / str(rank),
+            env=environment | {"RANK": str(rank), "LOCAL_WORLD_SIZE": "2"},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    for process in processes:
+        _, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors

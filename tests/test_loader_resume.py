@@ -1,0 +1,140 @@
+"""Resuming elsewhere: with other ranks and batches, and what is refused."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from oracle import flat, numbers, values
+from torch.utils.data import (
+    DistributedSampler,
+)
+
+import fastload
+from fastload import ArrayDataset, FastLoader
+
+N, SIZE = 23, 4
+STEPS = -(-N // SIZE)
+
+
+def make(name: str, data: Any = None) -> FastLoader[Any]:
+    options: dict[str, Any] = {"keyed": {"seed": 1}, "shuffled": {}}[name]
+    return FastLoader(numbers(N) if data is None else data, SIZE, shuffle=True, **options)
+
+
+def ranks(world: int, size: int, n: int, **options: Any) -> list[FastLoader[Any]]:
+    made = []
+    for rank in range(world):
+        options |= {"seed": 3, "shuffle": True, "shard": (rank, world)}
+        made.append(FastLoader(numbers(n), size, **options))
+    return made
+
+
+@pytest.mark.parametrize(("world", "size"), [(2, 4), (1, 8), (8, 1), (1, 3), (3, 2), (4, 2)])
+def test_resume_with_other_ranks_and_batches(world: int, size: int) -> None:
+    seen: list[int] = []
+    states = []
+    for loader in ranks(4, 2, 40):
+        batches = iter(loader)
+        seen += flat([next(batches).tolist() for _ in range(3)])
+        states.append(loader.state_dict())
+    assert states == [states[0]] * 4
+    rest: list[int] = []
+    for loader in ranks(world, size, 40):
+        loader.load_state_dict(states[0])
+        rest += flat(values(loader))
+    left = set(range(40)) - set(seen)
+    assert left <= set(rest)
+    assert len(rest) - len(left) < world  # the padding of a last step that cannot be shared evenly
+
+
+@pytest.mark.parametrize("options", [{}, {"num_workers": 0}, {"num_workers": 2}])
+def test_resume_twice_with_changing_worlds_sees_each_sample_once(options: dict[str, Any]) -> None:
+    seen: list[int] = []
+    state: dict[str, Any] = {}
+    for world, steps in ((2, 3), (4, 2), (3, None)):
+        loaders = ranks(world, 2, 101, **options)
+        for loader in loaders:
+            loader.load_state_dict(state)
+            batches = iter(loader)
+            seen += flat(values(itertools.islice(batches, steps)))
+        state = loaders[0].state_dict()
+    assert sorted(set(seen)) == list(range(101))
+    assert len(seen) - 101 < 3
+
+
+def test_distributed_sampler_state() -> None:
+    def make(rank: int, world: int = 2) -> FastLoader[Any]:
+        sampler = DistributedSampler(range(N), world, rank)  # type: ignore[arg-type]
+        return FastLoader(numbers(N), SIZE, sampler=sampler)
+
+    first, second = make(0), make(1)
+    states = []
+    for loader in (first, second):
+        loader.set_epoch(2)
+        next(iter(loader))
+        states.append(loader.state_dict())
+    assert states[0] == states[1]
+    resumed = make(1)
+    resumed.load_state_dict(states[0])
+    batches = iter(resumed)
+    resumed.sampler.set_epoch(0)  # type: ignore[union-attr]
+    assert values(batches) == values(second)[1:]
+    with pytest.raises(ValueError, match="another world size: 2, here it is 3"):
+        make(1, 3).load_state_dict(states[0])
+
+
+@pytest.mark.parametrize("name", ["keyed", "shuffled"])
+def test_other_data_are_refused(name: str, tmp_path: Path) -> None:
+    loader = make(name)
+    next(iter(loader))
+    state = loader.state_dict()
+    other = np.arange(N)
+    other[-1] = 0
+    for data in (numbers(N + 1), ArrayDataset(other), ArrayDataset(np.arange(N, dtype="i4"))):
+        with pytest.raises(ValueError, match="another fingerprint of the dataset"):
+            make(name, data).load_state_dict(state)
+    path = tmp_path / "x.npy"
+    np.save(path, np.arange(N))
+    saved = make(name, fastload.open(path)).state_dict()
+    path.rename(tmp_path / "y.npy")
+    make(name, fastload.open(tmp_path / "y.npy")).load_state_dict(saved)
+
+
+def test_other_orders_are_refused() -> None:
+    states = {name: make(name).state_dict() for name in ("keyed", "shuffled")}
+    with pytest.raises(ValueError, match="another seed: 1, here it is 2"):
+        FastLoader(numbers(N), SIZE, shuffle=True, seed=2).load_state_dict(states["keyed"])
+    with pytest.raises(ValueError, match="another order: 'full', here it is 'sequential'"):
+        FastLoader(numbers(N), SIZE, seed=1).load_state_dict(states["keyed"])
+    with pytest.raises(ValueError, match="another sampler: 'RandomSampler'"):
+        FastLoader(numbers(N), SIZE).load_state_dict(states["shuffled"])
+    with pytest.raises(ValueError, match=r"has no 'sampler': .* FastLoader without seed="):
+        make("shuffled").load_state_dict(states["keyed"])
+    with pytest.raises(ValueError, match="has no 'order': it is not of a FastLoader with seed="):
+        make("keyed").load_state_dict(states["shuffled"])
+    for damage in ({"version": 2}, {"samples": N + 1}, {"samples": -1}, {"epoch": -1}):
+        loader = make("keyed")
+        with pytest.raises(ValueError):
+            loader.load_state_dict(states["keyed"] | damage)
+        assert len(list(loader)) == STEPS
+
+
+def test_resumes_in_the_middle_of_a_huge_dataset(tmp_path: Path) -> None:
+    path = tmp_path / "huge.bin"
+    with path.open("wb") as file:
+        file.truncate(8 * 10**9)
+
+    def huge() -> FastLoader[Any]:
+        data = fastload.open(path, dtype="int64", shape=())
+        return FastLoader(data, 256, shuffle=True, seed=0)
+
+    state = huge().state_dict() | {"samples": 5 * 10**8}
+    loader = huge()
+    loader.load_state_dict(state)
+    batches = iter(loader)
+    assert len(next(batches)) == 256
+    assert loader.state_dict()["samples"] == 5 * 10**8 + 256

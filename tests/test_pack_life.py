@@ -1,0 +1,282 @@
+"""The output folder: crashes, full disks, Ctrl-C, running twice, overwriting."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from packing import column, refused, same_bytes
+
+import fastload
+from fastload import FormatError
+from fastload.pack import folder
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+# Packs slowly enough to be interrupted at any moment.
+SLOW = """
+import time, numpy as np
+class Slow:
+    def __len__(self): return 60
+    def __getitem__(self, i):
+        time.sleep(0.01)
+        return np.full(100, i)
+"""
+PACK = [sys.executable, "-m", "fastload", "pack", "slow:Slow", "out", "--shard-size", "4096"]
+
+
+def shards(out: Path) -> list[str]:
+    return sorted(name for name in os.listdir(out) if name.startswith("shard-"))
+
+
+def start(where: Path, workers: int) -> subprocess.Popen[str]:
+    (where / "slow.py").write_text(SLOW)
+    command = [*PACK, "--workers", str(workers)]
+    return subprocess.Popen(command, cwd=where, stderr=subprocess.PIPE, text=True)
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
+    """Waits for the end; gives exit code and stderr."""
+    _, stderr = process.communicate(timeout=60)
+    return process.returncode, stderr
+
+
+def wait_for(condition: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+# --- Broken off -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_killed_at_any_moment_and_run_again(tmp_path: Path, workers: int) -> None:
+    out = tmp_path / "out"
+    clean = tmp_path / "clean"
+    clean.mkdir()
+    assert finish(start(clean, 1))[0] == 0
+    random = np.random.default_rng(workers)
+    for round_ in range(4):
+        process = start(tmp_path, workers)
+        wait_for(lambda: (out / ".fastload/plan.json").exists())
+        if round_:  # once at the very start
+            time.sleep(random.uniform(0, 0.8))
+        process.kill()
+        finish(process)
+        if (out / "fastload.json").exists():  # it was faster
+            (out / "fastload.json").unlink()
+            (out / ".fastload").mkdir(exist_ok=True)
+        with pytest.raises(FormatError, match="incomplete pack"):
+            fastload.open(out)
+    (out / ".tmp-1-shard-000099.safetensors").write_text("stale")
+    (out / "shard-000099.safetensors").write_text("stale")
+    assert finish(start(tmp_path, workers))[0] == 0
+    assert same_bytes(out, clean / "out")
+
+
+def test_workers_end_with_the_process_that_started_them(tmp_path: Path) -> None:
+    process = start(tmp_path, 2)
+    wait_for(lambda: len(psutil.Process(process.pid).children()) == 2)
+    children = psutil.Process(process.pid).children()
+    process.kill()
+    finish(process)
+    wait_for(lambda: not any(child.is_running() for child in children))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_ctrl_c(tmp_path: Path, workers: int) -> None:
+    process = start(tmp_path, workers)
+    wait_for((tmp_path / "out/shard-000001.safetensors").exists)
+    children = psutil.Process(process.pid).children()
+    for target in [*(child.pid for child in children), process.pid]:  # as a terminal does
+        os.kill(target, signal.SIGINT)
+    code, stderr = finish(process)
+    assert code == 130
+    assert "Traceback" not in stderr
+    assert stderr.endswith("fastload: interrupted: out is incomplete; run the same command again\n")
+    assert not any(child.is_running() for child in children)
+    assert not list((tmp_path / "out").glob(".tmp-*"))
+    with pytest.raises(FormatError, match=r"incomplete pack: \d+ of 15 shards"):
+        fastload.open(tmp_path / "out")
+
+
+def test_two_at_once_into_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folder, "_PATIENCE_SECONDS", 0.0)
+    process = start(tmp_path, 1)
+    wait_for((tmp_path / "out/shard-000001.safetensors").exists)
+    assert "another pack is writing" in refused(np.arange(3), tmp_path / "out")
+    assert finish(process)[0] == 0
+    assert column(tmp_path / "out")[:, 0].tolist() == list(range(60))
+
+
+# --- No room ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_no_room_for_a_shard(tmp_path: Path, workers: int) -> None:
+    np.save(tmp_path / "x.npy", np.arange(50_000))
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))
+
+    command = [sys.executable, "-m", "fastload", "pack", "x.npy", "out", "--shard-size", "131072"]
+    done = subprocess.run(
+        [*command, "--workers", str(workers)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        preexec_fn=limit,
+    )
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert f"{tmp_path}/out/shard-00000" in done.stderr
+    assert "File too large" in done.stderr
+    assert os.listdir(tmp_path / "out") == [".fastload"]
+    with pytest.raises(FormatError, match="incomplete pack: 0 of 4 shards"):
+        fastload.open(tmp_path / "out")
+
+
+def test_no_room_for_the_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = os.write
+
+    def full(descriptor: int, data: Any) -> int:
+        if bytes(data[:20]).startswith(b'{\n"fastload"'):
+            raise OSError(28, "No space left on device")
+        return write(descriptor, data)
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(OSError, match="No space left on device") as raised:
+        fastload.pack(np.arange(10), tmp_path / "out")
+    assert raised.value.filename == str(tmp_path / "out/fastload.json")
+    assert sorted(os.listdir(tmp_path / "out")) == [".fastload", "shard-000000.safetensors"]
+    monkeypatch.undo()
+    fastload.pack(np.arange(10), tmp_path / "out")
+    assert len(fastload.open(tmp_path / "out")) == 10
+
+
+@pytest.mark.parametrize("function", ["fdatasync", "replace"])
+def test_a_disk_that_fails_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str
+) -> None:
+    done = []
+    honest = getattr(os, function)
+
+    def fails(*arguments: Any) -> None:
+        done.append(arguments)
+        if len(done) == 3:  # the plan, a shard, a shard
+            raise OSError(5, "Input/output error")
+        honest(*arguments)
+
+    monkeypatch.setattr(os, function, fails)
+    with pytest.raises(OSError, match="Input/output error") as raised:
+        fastload.pack(np.arange(10), tmp_path / "out", shard_size=32)
+    assert raised.value.filename == str(tmp_path / "out/shard-000001.safetensors")
+    assert shards(tmp_path / "out") == ["shard-000000.safetensors"]
+    assert not list((tmp_path / "out").glob(".tmp*"))
+
+
+def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda file, data: write(file, data[:1000]))
+    fastload.pack(np.arange(5000), tmp_path / "a")
+    monkeypatch.undo()
+    fastload.pack(np.arange(5000), tmp_path / "b")
+    assert same_bytes(tmp_path / "a", tmp_path / "b")
+
+
+# --- The folder -------------------------------------------------------------------------------
+
+
+def test_a_second_pack_is_refused_without_overwrite(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    fastload.pack(np.arange(40), out, shard_size=64)
+    assert len(shards(out)) == 5
+    before = {name: (out / name).stat().st_mtime_ns for name in os.listdir(out)}
+    with pytest.raises(FileExistsError, match="--overwrite"):
+        fastload.pack(np.arange(10), out, shard_size=64)
+    assert {name: (out / name).stat().st_mtime_ns for name in os.listdir(out)} == before
+    (out / "README").write_text("mine")
+    fastload.pack(np.arange(10), out, shard_size=64, overwrite=True)
+    assert len(shards(out)) == 2
+    assert sorted(os.listdir(out))[0] == "README"
+    assert column(out).tolist() == list(range(10))
+
+
+def test_bad_input_does_not_cost_the_old_dataset(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    fastload.pack(np.arange(40), out)
+    for source in (np.array(["x"]), tmp_path / "nothing", [], {"a::b": np.arange(3)}):
+        with pytest.raises((TypeError, ValueError, OSError)):
+            fastload.pack(source, out, overwrite=True)
+        assert len(fastload.open(out)) == 40
+
+
+def test_an_open_dataset_outlives_its_replacement(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    fastload.pack(np.arange(10), out)
+    old = fastload.open(out)
+    assert old[3] == 3
+    fastload.pack(np.arange(10) + 100, out, overwrite=True)
+    assert old[4] == 4
+    assert fastload.open(out)[4] == 104
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_foreign_folders_are_refused(tmp_path: Path, overwrite: bool) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/shard-000000.safetensors").write_text("precious")
+    (tmp_path / "file").write_text("precious")
+    (tmp_path / "link").symlink_to("nowhere")
+    for name in ("mine", "file", "link"):
+        with pytest.raises(FileExistsError):
+            fastload.pack(np.arange(3), tmp_path / name, overwrite=overwrite)
+    assert os.listdir(tmp_path / "mine") == ["shard-000000.safetensors"]
+
+
+def test_output_inside_the_input_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    np.save(tmp_path / "in/x.npy", np.arange(3))
+    (tmp_path / "link").symlink_to(tmp_path / "in")
+    for out in ("in", "in/out", "in/a/../b/out", "link/out"):
+        with pytest.raises(ValueError, match="inside the input"):
+            fastload.pack(tmp_path / "in", tmp_path / out, overwrite=True)
+    assert os.listdir(tmp_path / "in") == ["x.npy"]
+    fastload.pack(tmp_path / "in/x.npy", tmp_path / "in/out")  # a file has no inside
+    fastload.pack(tmp_path / "in", tmp_path / "in-out")
+
+
+def test_files_have_the_modes_the_user_wants(tmp_path: Path) -> None:
+    old = os.umask(0o027)
+    try:
+        fastload.pack(np.arange(3), tmp_path / "a/b/out")
+    finally:
+        os.umask(old)
+    for path in (tmp_path / "a/b/out").iterdir():
+        assert path.stat().st_mode & 0o777 == 0o640
+
+
+def test_few_descriptors_and_little_memory_are_enough(run_python: Run, tmp_path: Path) -> None:
+    with open(tmp_path / "x.bin", "wb") as file:
+        file.truncate(256 << 20)
+    # One sample is larger than a shard is meant to be; 128 shards, most of memory forbidden.
+    run_python(
+        "import resource, fastload, numpy\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (16, 16))\n"
+        "now = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10\n"
+        "fastload.pack('x.bin', 'out', dtype='u1', shape=2 << 20, shard_size=1 << 20, workers=1)\n"
+        "after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10\n"
+        "assert after - now < 32 << 20, after - now\n"
+        "assert len(fastload.open('out')) == 128\n"
+    )
