@@ -16,8 +16,9 @@ struct BatchLayout {
   std::size_t total_bytes() const;
 };
 
-// The layout of `samples` samples whose fields have the given sizes. REQUIRES: nothing negative.
-// Throws std::overflow_error.
-BatchLayout layout_batch(std::span<const std::int64_t> row_bytes, std::int64_t samples);
+// Sets `layout` to that of `samples` samples whose fields have the given sizes. REQUIRES: nothing
+// negative. Throws std::overflow_error.
+void layout_batch(std::span<const std::int64_t> row_bytes, std::int64_t samples,
+                  BatchLayout& layout);
 
 }  // namespace fastload

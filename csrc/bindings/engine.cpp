@@ -67,7 +67,9 @@ class PyEngine {
     Engine::Result result = engine_->try_next(task);
     if (result == Engine::Result::pending) result = wait(timeout_s, task);
     if (result == Engine::Result::end) return py::none();
-    return deliver(*task);
+    py::list arrays = deliver(*task);
+    engine_->recycle(std::move(task));
+    return arrays;
   }
 
   void stop() {

@@ -22,9 +22,19 @@ struct Piece {
 // next: indices to pieces are written by the thread that begins it, before others see it;
 // next_piece by whoever claims under the mutex; error by the first that fails.
 struct BatchTask {
-  explicit BatchTask(std::int64_t k) : number(k) {}
+  // Makes this the task of batch k, keeping the memory of the one before.
+  void restart(std::int64_t k) {
+    number = k;
+    slots.clear();
+    pieces.clear();
+    next_piece = 0;
+    piece_count.store(0);
+    failed.store(false);
+    error = nullptr;
+    done = false;
+  }
 
-  const std::int64_t number;
+  std::int64_t number = 0;
   std::vector<std::int64_t> indices;
   BatchLayout layout;
   std::vector<Lease> slots;  // one per field

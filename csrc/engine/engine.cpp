@@ -125,14 +125,15 @@ Engine::Result Engine::next(Clock::time_point deadline, std::unique_ptr<BatchTas
   }
 }
 
-// Works on the batch that is due, or waits for those who do.
+// Works like any worker until the batch that is due is done: falling asleep and being woken costs
+// more than gathering a small batch.
 Engine::Result Engine::take_when_done(Clock::time_point deadline, std::unique_ptr<BatchTask>& out) {
   for (;;) {
     const Result result = take(out);
     if (result != Result::pending || Clock::now() >= deadline) return result;
     Claim claimed;
     // While the data are cold a claim may take long, and the consumer must be able to leave.
-    if (options_.worker_count == 0 || !readahead_.cold()) claimed = claim(true);
+    if (options_.worker_count == 0 || !readahead_.cold()) claimed = claim();
     if (claimed.task == nullptr) {
       consumer_waits_ = true;
       batch_done_.wait_until(mutex_, deadline);
@@ -154,9 +155,9 @@ Engine::Result Engine::take(std::unique_ptr<BatchTask>& out) {
   std::unique_ptr<BatchTask> task = std::move(tasks_.front());
   tasks_.pop_front();
   ++delivered_;
-  // One wake-up costs as much as a small batch: wait until there is half a depth of work.
+  // For the same reason idle workers are woken when there is some work for them.
   const std::int64_t room = delivered_ + options_.depth - next_batch_;
-  if (idle_workers_ > 0 && room >= std::max<std::int64_t>(1, options_.depth / 2)) {
+  if (idle_workers_ > 0 && room >= std::max<std::int64_t>(1, options_.depth / 8)) {
     work_changed_.notify_all();
   }
   if (task->error) std::rethrow_exception(task->error);
@@ -165,6 +166,13 @@ Engine::Result Engine::take(std::unique_ptr<BatchTask>& out) {
   stats_.bytes += static_cast<std::int64_t>(task->layout.total_bytes());
   out = std::move(task);
   return Result::batch;
+}
+
+void Engine::recycle(std::unique_ptr<BatchTask> task) {
+  constexpr std::size_t kSpares = 64;
+  task->slots.clear();
+  MutexLock lock(mutex_);
+  if (spare_.size() < kSpares) spare_.push_back(std::move(task));
 }
 
 EngineStats Engine::stats() const {

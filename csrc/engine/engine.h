@@ -59,6 +59,8 @@ class Engine {
   Result try_next(std::unique_ptr<BatchTask>& out);
   // The same, working on the batch that is due or waiting for it until `deadline`.
   Result next(std::chrono::steady_clock::time_point deadline, std::unique_ptr<BatchTask>& out);
+  // Takes back a delivered task whose slots are no longer needed, for a later batch.
+  void recycle(std::unique_ptr<BatchTask> task);
   // Ends the run: workers finish their piece and are joined, waiting consumers get StoppedError.
   void stop();
   // stop() without joining, for a signal that has no time to wait.
@@ -79,8 +81,7 @@ class Engine {
 
   void run(Worker& worker);
   void order_changed();
-  // `only_due`: nothing but the batch the consumer waits for.
-  Claim claim(bool only_due) FL_REQUIRES(mutex_);
+  Claim claim() FL_REQUIRES(mutex_);
   void work_on(Worker& worker, const Claim& claimed);
   void begin(Worker& worker, BatchTask& task);
   void announce(const BatchLayout& layout);
@@ -114,6 +115,7 @@ class Engine {
   // Batches delivered_ .. next_batch_ - 1, begun and not yet delivered.
   std::deque<std::unique_ptr<BatchTask>> tasks_ FL_GUARDED_BY(mutex_);
   std::vector<BatchTask*> open_ FL_GUARDED_BY(mutex_);  // have unclaimed pieces, oldest first
+  std::vector<std::unique_ptr<BatchTask>> spare_ FL_GUARDED_BY(mutex_);
   std::int64_t next_batch_ FL_GUARDED_BY(mutex_) = 0;
   std::int64_t delivered_ FL_GUARDED_BY(mutex_) = 0;
   int idle_workers_ FL_GUARDED_BY(mutex_) = 0;

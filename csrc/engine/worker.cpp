@@ -21,7 +21,7 @@ constexpr std::size_t kReserveBytes = std::size_t{1} << 30;
 void Engine::run(Worker& worker) {
   mutex_.lock();
   while (!stopping_.load()) {
-    const Claim claimed = claim(false);
+    const Claim claimed = claim();
     if (claimed.task == nullptr) {
       const Clock::time_point start = Clock::now();
       ++idle_workers_;
@@ -43,24 +43,23 @@ void Engine::order_changed() {
   if (consumer_waits_) batch_done_.notify_one();  // it may begin the batch, or learn of the end
 }
 
-Engine::Claim Engine::claim(bool only_due) {
-  const bool due_is_begun = !tasks_.empty();
+Engine::Claim Engine::claim() {
   const bool may_begin = next_batch_ < delivered_ + options_.depth &&
-                         (!only_due || !due_is_begun) &&
                          order_->state(next_batch_) == IndexSource::State::kReady;
   // Cold data are asked for some batches before they are copied.
   const bool begin_early =
       readahead_.cold() && open_.size() <= static_cast<std::size_t>(options_.worker_count);
   if (!open_.empty() && !(may_begin && begin_early)) {
     BatchTask* task = open_.front();
-    if (!only_due || task->number == delivered_) {
-      const Claim claimed{task, task->next_piece++, false};
-      if (task->next_piece == task->pieces.size()) open_.erase(open_.begin());
-      return claimed;
-    }
+    const Claim claimed{task, task->next_piece++, false};
+    if (task->next_piece == task->pieces.size()) open_.erase(open_.begin());
+    return claimed;
   }
   if (!may_begin) return {};
-  tasks_.push_back(std::make_unique<BatchTask>(next_batch_++));
+  if (spare_.empty()) spare_.push_back(std::make_unique<BatchTask>());
+  tasks_.push_back(std::move(spare_.back()));
+  spare_.pop_back();
+  tasks_.back()->restart(next_batch_++);
   return {tasks_.back().get(), 0, true};
 }
 
@@ -82,9 +81,11 @@ void Engine::work_on(Worker& worker, const Claim& claimed) {
   } else if (shared || readahead_.cold()) {
     publish(task);
   } else {
-    // The last piece completes the task, which may then be gone.
-    const std::vector<Piece> pieces = std::move(task.pieces);
-    for (const Piece& piece : pieces) gather(worker, task, piece);
+    // Each field is one piece. The last one completes the task, which may then be gone.
+    const std::size_t samples = task.indices.size();
+    for (std::size_t column = 0; column < row_bytes_.size(); ++column) {
+      gather(worker, task, {column, 0, samples});
+    }
   }
 }
 
@@ -92,7 +93,7 @@ void Engine::work_on(Worker& worker, const Claim& claimed) {
 void Engine::begin(Worker& worker, BatchTask& task) {
   order_->take(task.number, task.indices);
   table_->check_indices(task.indices);
-  task.layout = layout_batch(row_bytes_, static_cast<std::int64_t>(task.indices.size()));
+  layout_batch(row_bytes_, static_cast<std::int64_t>(task.indices.size()), task.layout);
   announce(task.layout);
   for (std::size_t bytes : task.layout.field_bytes) task.slots.push_back(pool_->acquire(bytes));
   plan_pieces(task);
