@@ -190,6 +190,8 @@ class _NativeIterator:
             raise RuntimeError(
                 f"DataLoader timed out after {self._run.timeout} seconds: {error}"
             ) from None
+        if isinstance(error, StoppedError) and self._progress.finished:
+            raise StopIteration from None  # another thread took the last batch
         if not isinstance(error, StoppedError):
             self._progress.turns += 1
             if self._pull is not None and self._run.worker_rules and not self._pull():

@@ -30,6 +30,7 @@ from fastload.state import (
     keyed_state,
     prepare_sampler,
     restore_keyed,
+    set_sampler_epoch,
     torch_state,
 )
 from fastload.streams import is_keyed
@@ -266,7 +267,7 @@ class FastLoader(DataLoader[T_co]):
             index_sampler=sampler,
             mark=self._mark,
             generator=self.generator,
-            draws_base_seed=not is_keyed(sampler) and not self._mark.resumes,
+            draws_base_seed=not is_keyed(sampler) and not self._mark.has_base_seed,
             worker_rules=0 if is_auto else workers,
             pulls_ahead=0 if is_auto else workers * prefetch,
             threads=workers,
@@ -282,7 +283,7 @@ class FastLoader(DataLoader[T_co]):
             self._auto_workers = None
         own_generator, sampler = self.generator, super()._index_sampler
         prepare_sampler(self._mark, sampler)
-        if is_keyed(sampler) or self._mark.resumes:
+        if is_keyed(sampler) or self._mark.has_base_seed:
             # The seed of the workers comes from there: not from everybody's generator.
             self.generator = private_generator(sampler, self._mark)
         if not self._is_iterable:
@@ -380,8 +381,13 @@ class FastLoader(DataLoader[T_co]):
         if is_keyed(sampler):
             return keyed_state(bottom(sampler), self._mark, self._fingerprint())
         continues = self._mark.waiting or (self.persistent_workers and self._iterator is not None)
-        base_seed_is_due = self.generator is None and not continues
-        return torch_state(sampler, self._mark, self._fingerprint(), base_seed_is_due)
+        return torch_state(
+            sampler,
+            self._mark,
+            self._fingerprint(),
+            base_seed_drawn=continues,
+            own_seed=self.generator is not None,
+        )
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """The next iterator goes on where the state was taken; an empty state changes nothing.
@@ -399,6 +405,8 @@ class FastLoader(DataLoader[T_co]):
             restore_keyed(state, bottom(sampler), self._fingerprint())
         else:
             check_torch(state, sampler, self._fingerprint())
+            if not state["begun"]:
+                set_sampler_epoch(sampler, state)
         self._mark.loaded = state
 
     def _fingerprint(self) -> str:

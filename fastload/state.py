@@ -15,6 +15,8 @@ from fastload.torch_order import Draw, foreseen_draw, generator_of
 VERSION = 1
 _KEYED = ("seed", "order", "epoch", "samples")
 _TORCH = ("sampler", "epoch", "begun")
+_COUNTS = ("epoch", "samples", "batches", "block_rows", "window_blocks")
+_LARGEST_COUNT = 2**62
 
 
 @dataclass
@@ -88,18 +90,34 @@ class Bookmark:
         self.next_epoch = progress.epoch + 1
         return progress
 
-    def take(self) -> Start:
-        """Where an iterator that begins now begins."""
+    def take(self, unit: str) -> Start:
+        """Where an iterator begins that begins now and counts in `unit`: samples or batches.
+
+        Raises:
+            ValueError: the loaded state counts in the other one.
+        """
         state = self.loaded
         if state is None:
             return Start(self.next_epoch, 0, {}, False)
-        first = state.get("samples", state.get("batches", 0)) if state["begun"] else 0
-        return Start(state["epoch"], first, _decoded(state), state["begun"])
+        if not state["begun"]:
+            return Start(state["epoch"], 0, _decoded(state), False)
+        if unit not in state:
+            other = "batches" if unit == "samples" else "samples"
+            raise ValueError(
+                f"the state counts {other}, but with this sampler the loader counts {unit}: it was "
+                "saved with another sampler or batch_sampler"
+            )
+        return Start(state["epoch"], state[unit], _decoded(state), True)
 
     @property
     def resumes(self) -> bool:
         """Whether the next iterator goes on with an epoch whose draws were made before."""
         return self.loaded is not None and bool(self.loaded.get("begun"))
+
+    @property
+    def has_base_seed(self) -> bool:
+        """Whether torch drew the seed of the workers for the next iterator before it was saved."""
+        return self.resumes or (self.loaded is not None and "base_seed_drawn" in self.loaded)
 
 
 # --- Keyed order -------------------------------------------------------------------------------
@@ -128,12 +146,14 @@ def restore_keyed(state: dict[str, Any], sampler: KeyedSampler, fingerprint: str
     Raises:
         ValueError: the state is none of this loader; the message says what differs.
     """
-    _check(state, _KEYED, fingerprint, "with")
+    if "sampler" in state:
+        raise ValueError("the state was saved without seed=: give none here, or start anew")
+    _check(state, _KEYED, fingerprint)
     order = sampler.order if sampler.shuffle else "sequential"
     _same("seed", state["seed"], sampler.seed)
     _same("order", state["order"], order)
     rows = len(sampler.dataset)  # type: ignore[arg-type]
-    if not 0 <= state["samples"] <= rows or state["epoch"] < 0:
+    if state["samples"] > rows or (order == "block" and "block_rows" not in state):
         raise ValueError(f"the state is damaged: {state!r}")
     if order == "block":
         sampler.block_rows, sampler.window_blocks = state["block_rows"], state["window_blocks"]
@@ -144,11 +164,16 @@ def restore_keyed(state: dict[str, Any], sampler: KeyedSampler, fingerprint: str
 
 
 def torch_state(
-    index_sampler: Any, mark: Bookmark, fingerprint: str, base_seed_is_due: bool
+    index_sampler: Any, mark: Bookmark, fingerprint: str, *, base_seed_drawn: bool, own_seed: bool
 ) -> dict[str, Any]:
     """The state of a loader whose order comes from any other sampler.
 
-    `base_seed_is_due`: the next iterator draws it from torch's default generator.
+    Args:
+        index_sampler: Of the loader.
+        mark: Of the loader.
+        fingerprint: Of its dataset.
+        base_seed_drawn: torch has drawn the seed of the workers for the next epoch already.
+        own_seed: It is drawn from a generator of the loader's, not from torch's default one.
     """
     sampler, progress = bottom(index_sampler), mark.progress
     state = {
@@ -162,20 +187,27 @@ def torch_state(
         state |= {"epoch": progress.epoch, "begun": True}
         state["batches" if progress.end is None else "samples"] = progress.position
         return state | _encoded(progress.draw)
+    if base_seed_drawn:
+        state["base_seed_drawn"] = True
     draw = sampler_draw(index_sampler)
     if getattr(sampler, "generator", None) is not None:
         draw["generator"] = generator_of(sampler).get_state()
-    return state | _encoded(draw | foreseen_draw(sampler, base_seed_is_due))
+    due = not base_seed_drawn and not own_seed
+    return state | _encoded(draw | foreseen_draw(sampler, due))
 
 
 def check_torch(state: dict[str, Any], index_sampler: Any, fingerprint: str) -> None:
     """Raises ValueError, with what differs, unless the state fits a loader with this sampler."""
-    _check(state, _TORCH, fingerprint, "without")
+    if "seed" in state and "sampler" not in state:
+        raise ValueError(f"the state was saved with seed={state['seed']!r}: give it here, too")
+    _check(state, _TORCH, fingerprint)
     sampler = bottom(index_sampler)
     _same("sampler", state["sampler"], type(sampler).__name__)
     if "world" in state:
         _same("world size", state["world"], getattr(sampler, "num_replicas", None))
-    if state["begun"] and "samples" not in state and "batches" not in state:
+    counted = "samples" in state or "batches" in state
+    drawn = type(state.get("seed", 0)) is int and type(state.get("generator", "")) is str
+    if type(state["begun"]) is not bool or (state["begun"] and not counted) or not drawn:
         raise ValueError(f"the state is damaged: {state!r}")
 
 
@@ -184,14 +216,15 @@ def prepare_sampler(mark: Bookmark, index_sampler: Any) -> None:
     if mark.loaded is None:
         return
     sampler, saved = bottom(index_sampler), _decoded(mark.loaded)
-    set_sampler_epoch(index_sampler, saved)
+    if mark.resumes:  # else what the user has set since then counts
+        set_sampler_epoch(index_sampler, saved)
     if "sampler_state" in saved:
         for candidate in (index_sampler, sampler):
             if _is_stateful(candidate):
                 candidate.load_state_dict(copy.deepcopy(saved["sampler_state"]))
                 break
     own = getattr(sampler, "generator", None)
-    if own is not None and "generator" in saved and not mark.loaded["begun"]:
+    if own is not None and "generator" in saved and not mark.resumes:
         own.set_state(saved["generator"])
 
 
@@ -241,14 +274,15 @@ def _decoded(state: dict[str, Any]) -> Draw:
     return draw
 
 
-def _check(state: dict[str, Any], keys: tuple[str, ...], fingerprint: str, seeded: str) -> None:
+def _check(state: dict[str, Any], keys: tuple[str, ...], fingerprint: str) -> None:
     if state.get("version", VERSION) != VERSION:
         raise ValueError(f"the state is of version {state['version']}; version {VERSION} is read")
     missing = [key for key in (*keys, "version", "fingerprint") if key not in state]
     if missing:
-        raise ValueError(
-            f"the state has no {missing[0]!r}: it is not of a FastLoader {seeded} seed="
-        )
+        raise ValueError(f"the state has no {missing[0]!r}: it is not of a FastLoader")
+    for key in _COUNTS:
+        if key in state and (type(state[key]) is not int or not 0 <= state[key] < _LARGEST_COUNT):
+            raise ValueError(f"the state is damaged: {key!r} is {state[key]!r:.100}")
     _same("fingerprint of the dataset", state["fingerprint"], fingerprint)
 
 

@@ -122,8 +122,9 @@ class StockStream:
         return self._pulls < self._last_pull
 
     def _begin(self) -> Any:
-        epoch, first, saved, is_drawn = self._mark.take()
-        set_sampler_epoch(self._sampler, saved)
+        epoch, first, saved, is_drawn = self._mark.take("samples")
+        if is_drawn:
+            set_sampler_epoch(self._sampler, saved)
         foreseen = "seed" in saved or "generator" in saved
         if not is_drawn and foreseen and self._sampler.generator is None:
             draw_order(self._sampler)  # the draws are torch's, the order is the saved one
@@ -209,7 +210,7 @@ class PushedStream:
 
 def begin_counted(batches: Iterator[Any], draw: dict[str, Any], mark: Bookmark) -> Progress:
     """Begins an epoch of which only batches can be counted, past those that were handed out."""
-    epoch, first, _, _ = mark.take()
+    epoch, first, _, _ = mark.take("batches")
     for _skipped in zip(range(first), batches, strict=False):
         pass
     return mark.begin(Progress(epoch, first, draw=draw))

@@ -79,7 +79,8 @@ def private_generator(index_sampler: Any, mark: Bookmark) -> torch.Generator:
     if is_keyed(index_sampler):
         sampler = bottom(index_sampler)
         return generator.manual_seed(hash((sampler.seed, sampler.next_epoch)))
-    return generator.manual_seed(mark.take().epoch)
+    assert mark.loaded is not None
+    return generator.manual_seed(mark.loaded["epoch"])
 
 
 def _is_plain(index_sampler: Any, sampler: Any) -> bool:
@@ -127,7 +128,7 @@ def track_iterable(iterator: Any, mark: Bookmark, finish: Callable[[Any], Any] |
 
     def counted() -> Any:
         if not begun:
-            epoch, first, _, _ = mark.take()
+            epoch, first, _, _ = mark.take("batches")
             begun.append(mark.begin(Progress(epoch, first)))
             for _skipped in range(first):
                 next_data(reference())

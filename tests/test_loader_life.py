@@ -117,6 +117,27 @@ def test_threads_may_iterate() -> None:
     assert sums == [499_500] * 4
 
 
+def test_threads_may_share_an_iterator() -> None:
+    batches = iter(FastLoader(numbers(4000), 4, num_workers=2))
+    seen: list[int] = []
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            for batch in batches:
+                seen.append(int(batch[0]))
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=run) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert sorted(seen) == list(range(0, 4000, 4))
+
+
 def test_copies_and_pickles() -> None:
     loader = FastLoader(numbers(20), 3, shuffle=True, seed=1, persistent_workers=True)
     batches = iter(loader)

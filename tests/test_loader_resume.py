@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from oracle import flat, numbers, values
-from torch.utils.data import (
-    DistributedSampler,
-)
+from torch.utils.data import BatchSampler, DistributedSampler, SequentialSampler
 
 import fastload
 from fastload import ArrayDataset, FastLoader
@@ -112,15 +111,83 @@ def test_other_orders_are_refused() -> None:
         FastLoader(numbers(N), SIZE, seed=1).load_state_dict(states["keyed"])
     with pytest.raises(ValueError, match="another sampler: 'RandomSampler'"):
         FastLoader(numbers(N), SIZE).load_state_dict(states["shuffled"])
-    with pytest.raises(ValueError, match=r"has no 'sampler': .* FastLoader without seed="):
+    with pytest.raises(ValueError, match="saved with seed=1: give it here"):
         make("shuffled").load_state_dict(states["keyed"])
-    with pytest.raises(ValueError, match="has no 'order': it is not of a FastLoader with seed="):
+    with pytest.raises(ValueError, match="saved without seed="):
         make("keyed").load_state_dict(states["shuffled"])
-    for damage in ({"version": 2}, {"samples": N + 1}, {"samples": -1}, {"epoch": -1}):
-        loader = make("keyed")
-        with pytest.raises(ValueError):
-            loader.load_state_dict(states["keyed"] | damage)
+
+
+@pytest.mark.parametrize("name", ["keyed", "shuffled"])
+def test_damaged_states_are_refused(name: str) -> None:
+    loader = make(name)
+    next(iter(loader))
+    state = loader.state_dict()
+    counts: list[Any] = [-1, 2**64, 10**30, 2.5, "3", None, True]
+    damages = [{key: count} for key in ("samples", "epoch") for count in counts]
+    damages += [{"version": 2}, {"samples": N + 1}] if name == "keyed" else []
+    damages += [{"seed": "zz"}, {"begun": 1}] if name == "shuffled" else []
+    for damage in damages:
+        loader = make(name)
+        with pytest.raises(ValueError, match="state"):
+            loader.load_state_dict(state | damage)
         assert len(list(loader)) == STEPS
+
+
+@pytest.mark.parametrize("batched", [True, False])
+def test_states_that_count_otherwise_are_refused(batched: bool) -> None:
+    class Foreign(BatchSampler):
+        pass
+
+    def own() -> FastLoader[Any]:
+        return FastLoader(numbers(N), SIZE)
+
+    def foreign() -> FastLoader[Any]:
+        sampler = Foreign(SequentialSampler(range(N)), SIZE, False)
+        return FastLoader(numbers(N), batch_sampler=sampler)
+
+    saved, other = (foreign(), own()) if batched else (own(), foreign())
+    next(iter(saved))
+    other.load_state_dict(saved.state_dict())
+    with pytest.raises(ValueError, match="saved with another sampler"):
+        next(iter(other))
+
+
+@pytest.mark.parametrize("through", ["sampler", "loader"])
+def test_set_epoch_counts_after_a_finished_epoch(through: str) -> None:
+    def make_loader() -> FastLoader[Any]:
+        return FastLoader(numbers(N), SIZE, sampler=DistributedSampler(range(N), 1, 0))
+
+    def epoch(loader: FastLoader[Any], number: int) -> list[int]:
+        target: Any = loader.sampler if through == "sampler" else loader
+        target.set_epoch(number)
+        return [int(x) for batch in loader for x in batch]
+
+    whole = make_loader()
+    orders = [epoch(whole, 0)]
+    state = whole.state_dict()
+    orders += [epoch(whole, 1), epoch(whole, 2)]
+    resumed = make_loader()
+    resumed.load_state_dict(state)
+    assert [epoch(resumed, 1), epoch(resumed, 2)] == orders[1:]
+
+
+@pytest.mark.parametrize("begin", [False, True])
+def test_the_seed_of_workers_is_drawn_once(begin: bool) -> None:
+    """Also if the state is taken after `iter()` and before the first batch."""
+
+    def epochs(loader: FastLoader[Any], first: Any = None) -> list[list[int]]:
+        runs = [first or iter(loader), loader, loader]
+        return [[int(x) for batch in run for x in batch] for run in runs]
+
+    torch.manual_seed(3)
+    loader = make("shuffled")
+    begun = iter(loader) if begin else None
+    state, random_state = loader.state_dict(), torch.get_rng_state()
+    expected = epochs(loader, begun)
+    torch.set_rng_state(random_state)
+    resumed = make("shuffled")
+    resumed.load_state_dict(state)
+    assert epochs(resumed) == expected
 
 
 def test_resumes_in_the_middle_of_a_huge_dataset(tmp_path: Path) -> None:
