@@ -14,8 +14,18 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-# At once, because the first import of the package `fastload.pack` would hide the function.
-from fastload.pack import pack
+try:
+    # At once, because the first import of the package `fastload.pack` would hide the function.
+    from fastload.pack import pack
+except ImportError as error:
+    if error.name != "fastload" or "_core" not in str(error):
+        raise
+    raise ImportError(
+        f"{__path__[0]} is the source of fastload, not the installed package: it hides that one "
+        "while Python runs in this folder; change to another folder, or install with `pip install "
+        "-e .` (CONTRIBUTING.md)",
+        name="fastload",
+    ) from None
 
 if TYPE_CHECKING:
     from fastload.dataset import ArrayDataset, PackedDataset, open

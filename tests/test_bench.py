@@ -84,6 +84,14 @@ def test_batch_larger_than_the_dataset_is_cut(tmp_path: Path) -> None:
     assert json.loads(figures.read_text())["settings"]["batch_size"] == 3
 
 
+def test_figures_can_be_printed_instead(packed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--quick", "--seconds", "0.01", "--batch-size", "50", "--torch-workers", "0"]
+    assert run(packed, *options, "--json", "-") == 0
+    assert json.loads(capsys.readouterr().out)["data"]["samples"] == 100
+    assert run(packed, *options) == 0
+    assert "only 2 full batches" in capsys.readouterr().out.replace("\n", " ")
+
+
 def test_raw_file_needs_and_takes_dtype_and_shape(tmp_path: Path) -> None:
     (tmp_path / "x.bin").write_bytes(bytes(600))
     options = ["--quick", "--seconds", "0.01", "--torch-workers", "0"]
@@ -93,7 +101,13 @@ def test_raw_file_needs_and_takes_dtype_and_shape(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [["--batch-size", "0"], ["--seconds", "-1"], ["--torch-workers", "-1"]]
+    "wrong",
+    [
+        ["--batch-size", "0"],
+        ["--seconds", "-1"],
+        ["--torch-workers", "-1"],
+        ["--torch-workers", "a"],
+    ],
 )
 def test_wrong_numbers_are_refused(wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
@@ -105,7 +119,7 @@ def test_missing_matplotlib_is_told_before_measuring(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(ModuleNotFoundError, match=r"pip install 'fastload\[plot\]'"):
+    with pytest.raises(ModuleNotFoundError, match=r"pip install matplotlib"):
         run(tmp_path / "not there", "--plot", tmp_path / "picture.png")
 
 

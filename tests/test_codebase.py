@@ -225,3 +225,11 @@ def test_nothing_is_left_to_do() -> None:
     for path in sources(".py", ".h", ".cpp", ".md", ".txt", ".toml"):
         left = re.search(r"\b(TO" r"DO|FIX" r"ME|XX" r"X)\b", path.read_text())
         assert not left, f"{path}: {left}"
+
+
+def test_the_source_folder_says_that_it_is_not_the_package(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "fastload", tmp_path / "fastload", ignore=shutil.ignore_patterns("*.so"))
+    command = [sys.executable, "-S", "-c", "import fastload"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode
+    assert "the source of fastload, not the installed package" in done.stderr.splitlines()[-1]

@@ -84,7 +84,7 @@ def test_missing_package_is_named(missing: str, told: str, monkeypatch: pytest.M
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: None if name == missing else find(name)
     )
-    with pytest.raises(ModuleNotFoundError, match=rf"{told}.*pip install 'fastload\[demo\]'"):
+    with pytest.raises(ModuleNotFoundError, match=rf"{told}.*pip install mlxtend pillow"):
         run()
 
 

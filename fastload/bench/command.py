@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,12 +14,14 @@ from fastload.dataset import open as open_dataset
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
-    parser.add_argument("path", help="a dataset: packed folder, .npy, folder of .npy, ...")
+    parser.add_argument("path", metavar="PATH", help="anything that FastLoader reads")
     parser.add_argument("--dtype", help="of a raw file, such as uint8")
     parser.add_argument("--shape", type=_counts, help="of a sample in a raw file, such as 32,32,3")
-    parser.add_argument("--batch-size", type=_positive(int), default=256, help="default: 256")
     parser.add_argument(
-        "--workers", type=int, help="threads of fastload (default: chosen by fastload)"
+        "--batch-size", type=_positive(int), default=256, metavar="N", help="default: 256"
+    )
+    parser.add_argument(
+        "--workers", type=int, metavar="N", help="threads of fastload (default: chosen by fastload)"
     )
     parser.add_argument(
         "--torch-workers",
@@ -26,13 +30,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="worker counts to try with DataLoader (default: 0,1,2,4)",
     )
     parser.add_argument(
-        "--seconds", type=_positive(float), help="per contender and round (default: 1)"
+        "--seconds", type=_positive(float), metavar="S", help="per contender and round (default: 1)"
     )
     parser.add_argument(
         "--quick", action="store_true", help="one round of 0.2 s, DataLoader with 0 and 2 workers"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures")
-    parser.add_argument("--plot", type=Path, metavar="FILE.png", help="draw GB/s")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write all figures; - prints them"
+    )
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw GB/s: x.png, x.pdf, ...")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -44,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
 
     if args.plot:
         report.plotter()  # missing matplotlib is told before the measurement, not after it
-    console = Console()
+    console = Console(stderr=args.json == Path("-"))
     settings = Settings(
         batch_size=args.batch_size,
         seconds=args.seconds or (0.2 if args.quick else Settings.seconds),
@@ -58,19 +64,24 @@ def run(args: argparse.Namespace) -> int:
             settings,
             lambda step: status.update(f"measuring: {step}"),
         )
-    report.show(result, console)
-    if args.json:
-        args.json.write_text(json.dumps(result, indent=1) + "\n")
+    figures = json.dumps(result, indent=1) + "\n"
+    if args.json == Path("-"):
+        sys.stdout.write(figures)
+    else:
+        report.show(result, console)
+    if args.json and args.json != Path("-"):
+        args.json.write_text(figures)
+        console.print(f"All figures are in {args.json}.")
     if args.plot:
         report.plot(result, args.plot)
+        console.print(f"The picture is in {args.plot}.")
     return 0
 
 
 def _counts(text: str) -> tuple[int, ...]:
-    counts = tuple(int(part) for part in text.split(",") if part.strip())
-    if any(count < 0 for count in counts):
-        raise argparse.ArgumentTypeError("a count is negative")
-    return counts
+    if not re.fullmatch(r"[\d,\s]+", text):
+        raise argparse.ArgumentTypeError(f"numbers such as 0,1,2 are needed, not {text!r}")
+    return tuple(int(part) for part in text.split(",") if part.strip())
 
 
 def _positive(kind: type[int] | type[float]) -> Callable[[str], float]:

@@ -10,6 +10,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+_FEW_BATCHES = 50  # starting an epoch costs as much as some of them
+
 
 def show(result: dict[str, Any], console: Console) -> None:
     """Prints the table and what it comes to."""
@@ -76,6 +78,12 @@ def _conclusions(result: dict[str, Any]) -> Iterator[str]:
         best = _workers(warm["dataloader_workers"])
         against = f", {warm['times_dataloader']:.3g} times DataLoader at its best ({best})"
     yield f"fastload, {where}: {warm['of_limit']:.0%} of the machine's limit{against}."
+    batches = result["data"]["samples"] // result["settings"]["batch_size"]
+    if batches < _FEW_BATCHES:
+        yield (
+            f"An epoch has only {batches} full batches: what is measured is mostly the start of "
+            "epochs. More data, or a smaller --batch-size, shows the speed of loading."
+        )
     if not warm["dataloader"]:
         yield "DataLoader was left out: its shuffle makes a Python list of all indices."
     if "skipped" in cold:
@@ -104,7 +112,11 @@ def plot(result: dict[str, Any], path: Path) -> None:
     axes.invert_yaxis()
     axes.margins(x=0.12)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.set_xlabel(f"GB/s, samples of {result['data']['sample_bytes']:,} bytes")
+    data, batch_size = result["data"], result["settings"]["batch_size"]
+    axes.set_title(
+        f"{data['samples']:,} samples of {data['sample_bytes']:,} bytes, batches of {batch_size}"
+    )
+    axes.set_xlabel("GB/s")
     figure.savefig(path, dpi=150)
 
 
@@ -118,6 +130,6 @@ def plotter() -> Any:
         from matplotlib.figure import Figure
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            "plotting needs matplotlib: pip install 'fastload[plot]'", name="matplotlib"
+            "plotting needs matplotlib: pip install matplotlib", name="matplotlib"
         ) from error
     return Figure
