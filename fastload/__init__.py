@@ -15,8 +15,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 try:
-    # At once, because the first import of the package `fastload.pack` would hide the function.
+    # At once, because the first import of these modules would hide their functions.
     from fastload.pack import pack
+    from fastload.verify import verify
 except ImportError as error:
     if error.name != "fastload" or "_core" not in str(error):
         raise
@@ -28,33 +29,47 @@ except ImportError as error:
     ) from None
 
 if TYPE_CHECKING:
-    from fastload.dataset import ArrayDataset, PackedDataset, open
+    from fastload.array_dataset import ArrayDataset
+    from fastload.dataset import PackedDataset, open
     from fastload.errors import FormatError, StoppedError
     from fastload.loader import FastLoader
     from fastload.order import KeyedSampler
+    from fastload.tokens import TokenDataset
+    from fastload.transforms import AsList, DecodeImage, Jagged, PadTo
 
 # Where each public name lives; imported when it is first asked for.
 _HOMES = {
-    "ArrayDataset": "fastload.dataset",
+    "ArrayDataset": "fastload.array_dataset",
+    "AsList": "fastload.transforms",
+    "DecodeImage": "fastload.transforms",
     "FastLoader": "fastload.loader",
     "FormatError": "fastload.errors",
+    "Jagged": "fastload.transforms",
     "KeyedSampler": "fastload.order",
     "PackedDataset": "fastload.dataset",
+    "PadTo": "fastload.transforms",
     "StoppedError": "fastload.errors",
+    "TokenDataset": "fastload.tokens",
     "open": "fastload.dataset",
     "__version__": "fastload._core",
 }
 
 __all__ = [
     "ArrayDataset",
+    "AsList",
+    "DecodeImage",
     "FastLoader",
     "FormatError",
+    "Jagged",
     "KeyedSampler",
     "PackedDataset",
+    "PadTo",
     "StoppedError",
+    "TokenDataset",
     "__version__",
     "open",
     "pack",
+    "verify",
 ]
 
 

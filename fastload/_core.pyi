@@ -7,7 +7,7 @@ import numpy
 import numpy.typing
 import typing
 import typing_extensions
-__all__: list[str] = ['ArrayOrder', 'Engine', 'EpochPlan', 'Permutation', 'PushedOrder', 'SlotPool', 'Table', 'TableBuilder', 'copy_kernels', 'crc32c', 'crc32c_combine', 'measure_gather', 'set_copy_kernel']
+__all__: list[str] = ['ArrayOrder', 'Engine', 'EpochPlan', 'Permutation', 'PushedOrder', 'SlotPool', 'Table', 'TableBuilder', 'copy_kernels', 'crc32c', 'crc32c_combine', 'measure_gather', 'set_copy_kernel', 'start_writeback']
 class Permutation:
     """
     A keyed bijection of [0, n) in O(1) memory.
@@ -53,6 +53,13 @@ class Table:
     """
     def gather(self, indices: numpy.typing.NDArray[numpy.int64], out: collections.abc.Sequence[numpy.ndarray]) -> None:
         ...
+    def lengths(self, column: typing.SupportsInt | typing.SupportsIndex, indices: numpy.typing.NDArray[numpy.int64]) -> numpy.typing.NDArray[numpy.int64]:
+        """
+        Elements of each sample of a ragged column.
+        """
+    @property
+    def bad_blocks(self) -> list[str]:
+        ...
     @property
     def column_count(self) -> int:
         ...
@@ -65,13 +72,17 @@ class TableBuilder:
     """
     def __init__(self, io: str = 'auto') -> None:
         ...
-    def add_column(self, group: typing.SupportsInt | typing.SupportsIndex, name: str, row_bytes: typing.SupportsInt | typing.SupportsIndex, row_stride: typing.SupportsInt | typing.SupportsIndex, sources: numpy.typing.NDArray[numpy.int64], offsets: numpy.typing.NDArray[numpy.int64], boolean: bool = False) -> None:
+    def add_checksums(self, source: typing.SupportsInt | typing.SupportsIndex, begin: typing.SupportsInt | typing.SupportsIndex, end: typing.SupportsInt | typing.SupportsIndex, block_bytes: typing.SupportsInt | typing.SupportsIndex, crcs: typing.SupportsInt | typing.SupportsIndex) -> None:
         ...
-    def add_file(self, path: str | bytes, size_bytes: typing.SupportsInt | typing.SupportsIndex) -> int:
+    def add_column(self, group: typing.SupportsInt | typing.SupportsIndex, name: str, row_bytes: typing.SupportsInt | typing.SupportsIndex, row_stride: typing.SupportsInt | typing.SupportsIndex, sources: numpy.typing.NDArray[numpy.int64], offsets: numpy.typing.NDArray[numpy.int64], boolean: bool = False, stored: str = '') -> None:
+        ...
+    def add_file(self, path: str | bytes, size_bytes: typing.SupportsInt | typing.SupportsIndex, identity: tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex] | None = None) -> int:
         ...
     def add_group(self, shard_rows: numpy.typing.NDArray[numpy.int64], index_map: numpy.typing.NDArray[numpy.int64] | None = None) -> int:
         ...
     def add_memory(self, owner: typing.Any, address: typing.SupportsInt | typing.SupportsIndex, size_bytes: typing.SupportsInt | typing.SupportsIndex) -> int:
+        ...
+    def add_ragged_column(self, group: typing.SupportsInt | typing.SupportsIndex, name: str, element_bytes: typing.SupportsInt | typing.SupportsIndex, sources: numpy.typing.NDArray[numpy.int64], offsets: numpy.typing.NDArray[numpy.int64], bounds_sources: numpy.typing.NDArray[numpy.int64], bounds_offsets: numpy.typing.NDArray[numpy.int64], totals: numpy.typing.NDArray[numpy.int64], boolean: bool = False, stored: str = '') -> None:
         ...
     def build(self) -> Table:
         ...
@@ -94,7 +105,7 @@ class Engine:
     """
     One iterator's run over its batches.
     """
-    def __init__(self, table: typing.Any, pool: typing.Any, fields: collections.abc.Sequence[tuple[numpy.dtype[typing.Any], collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]]], order: typing.Any, num_workers: typing.SupportsInt | typing.SupportsIndex, depth: typing.SupportsInt | typing.SupportsIndex) -> None:
+    def __init__(self, table: typing.Any, pool: typing.Any, fields: collections.abc.Sequence[tuple[numpy.dtype[typing.Any], collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]] | tuple[numpy.dtype[typing.Any], collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], tuple[typing.SupportsInt | typing.SupportsIndex, bytes] | None]], order: typing.Any, num_workers: typing.SupportsInt | typing.SupportsIndex, depth: typing.SupportsInt | typing.SupportsIndex, on_error: str = 'raise') -> None:
         ...
     def next(self, timeout_s: typing.SupportsFloat | typing.SupportsIndex = 0.0) -> typing.Any:
         ...
@@ -121,5 +132,9 @@ def measure_gather(table: Table, indices: numpy.typing.NDArray[numpy.int64], bat
 def set_copy_kernel(name: str) -> None:
     """
     For tests and benchmarks: the copy kernel to use from now on.
+    """
+def start_writeback(descriptor: typing.SupportsInt | typing.SupportsIndex, offset: typing.SupportsInt | typing.SupportsIndex, size_bytes: typing.SupportsInt | typing.SupportsIndex) -> None:
+    """
+    Has the kernel begin to write a range of a file to its disk; does not wait.
     """
 __version__: str = '0.1.0'

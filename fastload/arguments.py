@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch.utils.data._utils.collate
 from torch.utils.data import BatchSampler, IterableDataset, SequentialSampler
 from torch.utils.data._utils.collate import default_collate_fn_map
 
+from fastload import transforms as transforms_
+from fastload.batches import batch_maker
+from fastload.formats import checks
 from fastload.formats.extents import Extents
+from fastload.native import sample_bytes
 from fastload.order import ORDERS, KeyedSampler, block_rows
+from fastload.structure import with_missing
+from fastload.tokens import TokenDataset
 
 IO_KINDS = (None, "auto", "mmap", "pread")
 
@@ -24,6 +31,67 @@ def check_own(seed: Any, shard: Any, order: str, io: str | None) -> None:
         raise ValueError("shard= needs seed=: only the keyed order is shared out by itself")
     if seed is None and order != "full":
         raise ValueError(f"order={order!r} needs seed=")
+
+
+def check_reading(
+    verify: str | None, on_error: str, dataset: Any, extents: Extents | None
+) -> Extents | None:
+    """The extents with the blocks that are to be checked.
+
+    Args:
+        verify: As given.
+        on_error: As given.
+        dataset: The dataset.
+        extents: Where its samples lie; None if torch loads or collates it.
+
+    Raises:
+        ValueError: for what cannot be done with such data.
+    """
+    if on_error not in ("raise", "skip"):
+        raise ValueError(f"on_error must be 'raise' or 'skip', not {on_error!r}")
+    if extents is None:
+        if on_error == "skip" or (verify is not None and getattr(dataset, "verify", 0) != verify):
+            raise ValueError(
+                "verify= and on_error= are for native data in batches, without a collate_fn: see "
+                "fastload.open; a dataset that was opened with verify= checks itself"
+            )
+        return None
+    extents = checks.lazily(extents) if verify == "lazy" else extents
+    if on_error == "skip" and not checks.has_checksums(extents, lazy=True):
+        raise ValueError(
+            "on_error='skip' leaves out samples that do not fit their checksums: it needs packed "
+            "data, and verify='lazy'"
+        )
+    if on_error == "skip":
+        with_missing(extents.structure, 0)
+    return extents
+
+
+def check_not_empty(dataset: Any, shuffle: bool | None) -> None:
+    """Raises ValueError, as torch does, where no window of tokens can be shuffled; says why."""
+    if shuffle and isinstance(dataset, TokenDataset) and dataset.shortage:
+        raise ValueError(
+            "num_samples should be a positive integer value, but got num_samples=0: "
+            f"{dataset.shortage}"
+        )
+
+
+def check_transforms(transforms: Any, extents: Extents | None) -> None:
+    """Raises ValueError for transforms that do not fit the data.
+
+    Args:
+        transforms: As given.
+        extents: Of the dataset; None if torch loads or collates it.
+    """
+    if transforms is None:
+        return
+    if extents is None:
+        raise ValueError(
+            "transforms= are for native data in batches, without a collate_fn: see fastload.open; "
+            "torch's own iterators hand the samples to the collate_fn as they are"
+        )
+    transforms_.check(transforms, extents.fields)
+    batch_maker(extents, transforms)
 
 
 def as_first_given(dataset: Any, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -74,7 +142,7 @@ def with_keyed_sampler(
     shuffle = bool(arguments["shuffle"])
     if shuffle and len(dataset) == 0:
         raise ValueError("num_samples should be a positive integer value, but got num_samples=0")
-    row_bytes = None if native is None else sum(field.row_bytes for field in native.fields)
+    row_bytes = None if native is None else sample_bytes(native)
     sampler = KeyedSampler(
         dataset,
         batch_size=size,
@@ -92,3 +160,27 @@ def collates_as_shipped() -> bool:
     """Whether nobody has told `default_collate` to treat some type in another way."""
     own = torch.utils.data._utils.collate.__name__
     return all(function.__module__ == own for function in default_collate_fn_map.values())
+
+
+def pins(device_name: str, *, may_warn: bool) -> bool:
+    """Whether batches can be pinned; warns in torch's words where they cannot be.
+
+    Args:
+        device_name: What `pin_memory_device` says.
+        may_warn: Whether it has not been said before.
+    """
+    if device_name and may_warn:
+        warnings.warn(
+            "pin_memory_device is deprecated, the current accelerator will be used as the "
+            f"device,ignore pin_memory_device='{device_name}'.",
+            stacklevel=6,
+        )
+    accelerator = getattr(torch, "accelerator", torch.cuda)
+    found = bool(accelerator.is_available())
+    if not found and may_warn:
+        warnings.warn(
+            "'pin_memory' argument is set as true but no accelerator is found, then device "
+            "pinned memory won't be used.",
+            stacklevel=6,
+        )
+    return found and not torch.backends.mps.is_available()

@@ -24,6 +24,7 @@ Run = Callable[[argparse.Namespace], int]
 _COMMANDS = {
     "pack": "convert a dataset into shards, once",
     "info": "show what a dataset holds",
+    "verify": "look for damage in a dataset",
     "bench": "measure how fast a dataset loads, beside the machine's limit and DataLoader",
     "demo": "tell the whole story on real data, in two minutes",
 }

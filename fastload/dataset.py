@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from fastload import formats
-from fastload.formats import arrays, combine, npy, packed
-from fastload.formats.extents import Extents, Field
+from fastload.errors import FormatError
+from fastload.formats import checks, packed
+from fastload.formats.extents import Extents, Field, Int64Array
+from fastload.formats.fields import BYTE_STRINGS, TEXT
 from fastload.formats.files import AnyPath, Paths, absolute, absolute_paths
-from fastload.structure import Structure, flatten, leaf_names, map_leaves, sample_builder
+from fastload.structure import Structure, sample_builder
 
 if TYPE_CHECKING:
     from fastload import _core
@@ -27,15 +29,24 @@ class Dataset:
 
     A sample is in the containers it was stored in; its leaves are writable numpy arrays, those of
     bfloat16 and float8 fields torch tensors. A single number is an array of shape `()`, which
-    `default_collate` maps to the right dtype for every dtype; `.item()` gives the number.
+    `default_collate` maps to the right dtype for every dtype; `.item()` gives the number. A ragged
+    field has an array (length, *shape) in each sample, text is str, and bytes and encoded images
+    are bytes. Dates and times are int64; `fields` tells their unit.
 
     Args:
         extents: Where the samples lie.
         io: How files are read: "auto", "mmap" or "pread".
+        verify: What is compared with the checksums of packed data: None: nothing; "open": now,
+            the header of each shard and the bounds of its ragged fields; "lazy": each block of
+            1 MiB, when it is read first.
 
     Attributes:
-        extents: As given.
         io: As given.
+        verify: As given.
+
+    Raises:
+        FormatError: with `verify="open"`, a header or a bound is damaged. With "lazy", reading a
+            sample raises it, naming file, block and rows.
 
     Example:
         >>> dataset = ArrayDataset({"x": np.arange(6).reshape(3, 2), "y": np.arange(3)})
@@ -43,20 +54,44 @@ class Dataset:
         (3, {'x': array([4, 5]), 'y': array(2)})
     """
 
-    def __init__(self, extents: Extents, io: str = "auto") -> None:
+    def __init__(self, extents: Extents, io: str = "auto", verify: str | None = None) -> None:
         if io not in IO_KINDS:
             raise ValueError(f"io must be one of {', '.join(IO_KINDS)}, not {io!r}")
-        self.extents = extents
         self.io = io
+        self.verify = verify
+        self._hold(extents)
+
+    def _hold(self, extents: Extents) -> None:
+        self._extents = checks.checked(extents, self.verify)
         self._build_sample = sample_builder(extents.structure)
         self._table: tuple[int, _core.Table] | None = None
+
+    def _reopen(self) -> Extents:
+        """Where the samples lie, found out again in another process."""
+        raise TypeError(f"{type(self).__name__} cannot be pickled: it does not say how to open it")
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(self.__dict__)
+        for name in ("_extents", "_build_sample", "_table"):
+            del state[name]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._hold(self._reopen())
+
+    @property
+    def extents(self) -> Extents:
+        """Where the samples lie."""
+        return self._extents
 
     @property
     def table(self) -> _core.Table:
         """The core's table, made on first use in each process."""
+        extents = self.extents
         # A table belongs to the process that made it; a forked one makes its own.
         if self._table is None or self._table[0] != os.getpid():
-            self._table = os.getpid(), self.extents.build(self.io)
+            self._table = os.getpid(), extents.build(self.io)
         return self._table[1]
 
     @property
@@ -84,19 +119,38 @@ class Dataset:
             TypeError: the index is no integer.
             IndexError: the index is out of range.
         """
-        columns = [np.empty(field.shape, field.storage) for field in self.fields]
-        self.table.gather(self._rows([index]), columns)
-        return self._build_sample(_sample_arrays(columns, self.fields))
+        leaves = self._gather(self._rows([index]), ())
+        return self._build_sample(
+            [
+                leaf[0] if field.ragged else leaf
+                for leaf, field in zip(leaves, self.fields, strict=True)
+            ]
+        )
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """A list of the samples at `indices`, gathered at once; they share one memory per field."""
         rows = self._rows(indices)
-        columns = [np.empty((len(rows), *field.shape), field.storage) for field in self.fields]
-        self.table.gather(rows, columns)
-        viewed = _sample_arrays(columns, self.fields)
-        return [self._build_sample([c[row, ...] for c in viewed]) for row in range(len(rows))]
+        leaves = [
+            leaf if field.ragged else [leaf[row, ...] for row in range(len(rows))]
+            for leaf, field in zip(self._gather(rows, (len(rows),)), self.fields, strict=True)
+        ]
+        return [self._build_sample(sample) for sample in zip(*leaves, strict=True)]
 
-    def _rows(self, indices: Sequence[int]) -> npt.NDArray[np.int64]:
+    def _gather(self, rows: Int64Array, shape: tuple[int, ...]) -> list[Any]:
+        """Each field: an array of `shape` rows, or a list of the samples of a ragged one."""
+        table, fields = self.table, self.fields
+        lengths = [table.lengths(n, rows) if f.ragged else None for n, f in enumerate(fields)]
+        columns = [
+            np.empty((*(shape if own is None else (int(own.sum()),)), *field.shape), field.storage)
+            for field, own in zip(fields, lengths, strict=True)
+        ]
+        table.gather(rows, columns)
+        return [
+            _viewed(column, field) if own is None else _ragged_samples(column, field, own, rows)
+            for column, field, own in zip(columns, fields, lengths, strict=True)
+        ]
+
+    def _rows(self, indices: Sequence[int]) -> Int64Array:
         length = len(self)
         rows = [operator.index(index) for index in indices]
         for row in rows:
@@ -109,12 +163,32 @@ class Dataset:
         return f"{len(self)} samples of {fields}"
 
 
-def _sample_arrays(columns: list[npt.NDArray[Any]], fields: Sequence[Field]) -> list[Any]:
-    """The columns, those that numpy has no dtype for as tensors."""
-    return [
-        array if field.storage.name == field.dtype else _as_tensor(array, field)
-        for array, field in zip(columns, fields, strict=True)
-    ]
+def _ragged_samples(
+    values: npt.NDArray[Any], field: Field, lengths: Int64Array, rows: Int64Array
+) -> list[Any]:
+    ends = np.cumsum(lengths).tolist()
+    pieces = [slice(end - length, end) for end, length in zip(ends, lengths.tolist(), strict=True)]
+    if field.logical not in BYTE_STRINGS:
+        viewed = _viewed(values, field)
+        return [viewed] if len(rows) == 1 else [viewed[piece] for piece in pieces]
+    content = values.tobytes()
+    if field.logical != TEXT:
+        return [content[piece] for piece in pieces]
+    texts = []
+    for piece, row in zip(pieces, rows, strict=True):
+        try:
+            texts.append(content[piece].decode("utf-8"))
+        except UnicodeDecodeError as error:
+            raise FormatError(
+                f"sample {row}: field {field.name!r} is no valid UTF-8: {error.reason} at byte "
+                f"{error.start}; `fastload verify --full` finds damaged files"
+            ) from error
+    return texts
+
+
+def _viewed(array: npt.NDArray[Any], field: Field) -> Any:
+    """The array; a tensor if numpy has no dtype for it."""
+    return array if field.storage.name == field.dtype else _as_tensor(array, field)
 
 
 def _as_tensor(array: npt.NDArray[Any], field: Field) -> Any:
@@ -133,6 +207,7 @@ class FileDataset(Dataset):
         dtype: Of a raw file.
         shape: Of one sample of a raw file.
         io: How files are read: "auto" (by file system), "mmap" or "pread".
+        verify: None, "open" or "lazy", for files with checksums; see `Dataset`.
 
     Attributes:
         path: Absolute; a list of paths if a sequence was given.
@@ -148,15 +223,21 @@ class FileDataset(Dataset):
     path: Any
 
     def __init__(
-        self, path: Paths, *, dtype: Any = None, shape: Any = None, io: str = "auto"
+        self,
+        path: Paths,
+        *,
+        dtype: Any = None,
+        shape: Any = None,
+        io: str = "auto",
+        verify: str | None = None,
     ) -> None:
         self.path = absolute_paths(path)
         self.dtype = dtype
         self.shape = shape
-        super().__init__(formats.open_extents(self.path, dtype=dtype, shape=shape), io)
+        super().__init__(self._reopen(), io, verify)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _open_again, (type(self), self.path, self.dtype, self.shape, self.io)
+    def _reopen(self) -> Extents:
+        return formats.open_extents(self.path, dtype=self.dtype, shape=self.shape)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.path!r}: {self._described()})"
@@ -169,130 +250,62 @@ class PackedDataset(Dataset):
 
     Args:
         path: The folder with `fastload.json`.
+        split: The name of a split; None for all samples.
         io: How files are read: "auto" (by file system), "mmap" or "pread".
+        verify: None, "open" or "lazy"; see `Dataset`.
 
     Attributes:
         path: Absolute.
+        split: As given.
         manifest: What `fastload.json` says.
+
+    Raises:
+        FormatError: the folder is not, not completely or no longer what `fastload pack` wrote.
+        ValueError: there is no such split.
+        OSError: a file cannot be read.
 
     Example:
         >>> PackedDataset("data/train")[0]  # doctest: +SKIP
     """
 
-    def __init__(self, path: AnyPath, *, io: str = "auto") -> None:
+    def __init__(
+        self,
+        path: AnyPath,
+        *,
+        split: str | None = None,
+        io: str = "auto",
+        verify: str | None = None,
+    ) -> None:
         self.path = absolute(path)
+        self.split = split
+        super().__init__(self._reopen(), io, verify)
+
+    def _reopen(self) -> Extents:
         self.manifest = packed.read_manifest(self.path)
-        super().__init__(packed.read_extents(self.path), io)
+        return packed.read_extents(self.path, split=self.split, manifest=self.manifest)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = super().__getstate__()
+        del state["manifest"]
+        return state
 
     @property
     def classes(self) -> list[str] | None:
         """The class names that the labels number, if the dataset has any."""
         return self.manifest.classes
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _open_again, (type(self), self.path, None, None, self.io)
-
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.path!r}: {self._described()})"
 
 
-def _open_again(kind: Any, path: Any, dtype: Any, shape: Any, io: str) -> Dataset:
-    raw = {} if dtype is None else {"dtype": dtype, "shape": shape}
-    opened: Dataset = kind(path, io=io, **raw)
-    return opened
-
-
-class ArrayDataset(Dataset):
-    """Arrays in memory, memmaps, CPU tensors and `.npy` files, as samples along their first axis.
-
-    Arrays are read in place, so later writes to them are seen; only those whose rows are no blocks
-    of memory, or that are big-endian, are copied once. The samples of tensors are numpy arrays.
-    Arrays are pickled by value, files and memmaps by path.
-
-    Args:
-        arrays: An array, a memmap, a CPU tensor without a gradient or the path of a `.npy` file or
-            a folder of them; or dicts, lists, tuples and namedtuples of these, nested freely. All
-            have equally many rows: array `i` has shape (samples, *sample_shape_i).
-        io: How files are read: "auto" (by file system), "mmap" or "pread".
-
-    Attributes:
-        arrays: As given, but paths absolute and copies in the place of what had to be copied.
-
-    Raises:
-        TypeError: a leaf is none of these, or its dtype is not one of plain numbers.
-        ValueError: there is no array, an array has no first axis, or lengths differ.
-
-    Example:
-        >>> dataset = ArrayDataset((np.zeros((4, 2), "float32"), np.arange(4)))
-        >>> dataset[3]
-        (array([0., 0.], dtype=float32), array(3))
-    """
-
-    def __init__(self, arrays: Any, io: str = "auto") -> None:
-        names = leaf_names(arrays)
-        if not names:
-            raise ValueError("ArrayDataset needs at least one array")
-        self.arrays = _map_named(_readable, arrays)
-        parts = flatten(_map_named(_leaf_extents, self.arrays))
-        for part, name in zip(parts, names, strict=True):
-            if part.rows != parts[0].rows:
-                raise ValueError(
-                    f"arrays differ in length: {names[0]!r} has {parts[0].rows} samples, {name!r} "
-                    f"has {part.rows}"
-                )
-        remaining = iter(parts)
-        super().__init__(combine.stack(map_leaves(lambda _: next(remaining), arrays)), io)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _arrays_again, (type(self), map_leaves(_as_pickled, self.arrays), self.io)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._described()})"
-
-
-def _map_named(function: Callable[[Any, str], Any], structure: Structure) -> Structure:
-    names = iter(leaf_names(structure))
-    return map_leaves(lambda leaf: function(leaf, next(names)), structure)
-
-
-def _readable(leaf: Any, name: str) -> Any:
-    """What an ArrayDataset keeps of a leaf."""
-    if isinstance(leaf, np.ndarray):
-        return arrays.readable(leaf, name)
-    if arrays.is_tensor(leaf):
-        array, _ = arrays.tensor_array(leaf, name)
-        return leaf if arrays.readable(array, name) is array else leaf.contiguous()
-    if isinstance(leaf, (str, bytes, os.PathLike)):
-        return absolute(leaf)
-    raise TypeError(
-        f"field {name!r}: {type(leaf).__name__} is no array, CPU tensor or path of a .npy file"
-    )
-
-
-def _leaf_extents(leaf: Any, name: str) -> Extents:
-    if isinstance(leaf, str):
-        return npy.read_extents(leaf)
-    if isinstance(leaf, np.ndarray):
-        return arrays.read_extents(leaf, name)
-    array, dtype = arrays.tensor_array(leaf, name)
-    return arrays.read_extents(array, name, dtype)
-
-
-def _as_pickled(leaf: Any) -> Any:
-    mapped = arrays.mapped_file(leaf) if isinstance(leaf, np.ndarray) else None
-    return mapped or leaf
-
-
-def _arrays_again(kind: Any, pickled: Any, io: str) -> ArrayDataset:
-    def opened(leaf: Any) -> Any:
-        return leaf.open() if isinstance(leaf, arrays.MappedFile) else leaf
-
-    made: ArrayDataset = kind(map_leaves(opened, pickled), io)
-    return made
-
-
 def open(
-    path: Paths, *, dtype: Any = None, shape: Any = None, io: str = "auto"
+    path: Paths,
+    *,
+    dtype: Any = None,
+    shape: Any = None,
+    split: str | None = None,
+    io: str = "auto",
+    verify: str | None = None,
 ) -> FileDataset | PackedDataset:
     """Opens files as a dataset, in place.
 
@@ -301,11 +314,16 @@ def open(
             `.npy` or `.safetensors` shards, in natural order; or a sequence of files of one kind.
         dtype: Of a raw file: a name such as "uint16", numpy's or torch's.
         shape: Of one sample of a raw file, with or without a leading -1.
+        split: The name of a split of a packed folder; None for all samples.
         io: How files are read: "auto" (by file system), "mmap" or "pread".
+        verify: What is compared with the checksums of packed data: None: nothing; "open": now,
+            the header of each shard and the bounds of its ragged fields; "lazy": each block of
+            1 MiB, when it is read first.
 
     Raises:
         FormatError: a file is not what it says it is, or files disagree; the message names them.
-        ValueError: dtype and shape are missing for a raw file or given for another.
+        ValueError: dtype and shape are missing for a raw file or given for another; there is no
+            such split.
         OSError: a file cannot be read.
 
     Example:
@@ -315,5 +333,7 @@ def open(
     """
     where = absolute_paths(path)
     if isinstance(where, str) and dtype is None and shape is None and formats.is_packed(where):
-        return PackedDataset(where, io=io)
-    return FileDataset(where, dtype=dtype, shape=shape, io=io)
+        return PackedDataset(where, split=split, io=io, verify=verify)
+    if split is not None:
+        raise ValueError(f"split={split!r}: only folders that `fastload pack` wrote have splits")
+    return FileDataset(where, dtype=dtype, shape=shape, io=io, verify=verify)

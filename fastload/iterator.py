@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-import numpy.typing as npt
+import numpy as np
 import torch
 from torch._C._autograd import _profiler_enabled
 
 from fastload import _core
+from fastload.batches import Arrays, batch_maker
+from fastload.decode import DecodeStage, Source
 from fastload.errors import StoppedError
-from fastload.formats.extents import Extents
-from fastload.native import torch_dtype
+from fastload.formats.extents import Extents, Field, Int64Array
 from fastload.state import Bookmark
 from fastload.streams import Stream, make_stream
-from fastload.structure import batch_builder
+from fastload.transforms import DecodeImage, PadTo, Transform, Transforms, padding
 
-Arrays = list[npt.NDArray[Any]]
 Take = Callable[[float], "Arrays | None"]
 
 _DEPTH_BYTES = 64 << 20
@@ -32,6 +33,7 @@ class Run:
 
     Attributes:
         extents: Where the samples lie.
+        transforms: Of its ragged fields.
         table: The same for the core.
         pool: Memory that outlives the iterator.
         index_sampler: Gives batches of indices.
@@ -45,9 +47,12 @@ class Run:
         timeout: Seconds to wait for a batch; 0 for ever.
         pin: Copy batches to pinned memory.
         device: Copy batches there; None: leave them.
+        on_error: "skip" leaves out damaged samples, "raise" raises.
+        said: Warnings that were given; grows.
     """
 
     extents: Extents
+    transforms: Transforms
     table: _core.Table
     pool: _core.SlotPool
     index_sampler: Any
@@ -61,6 +66,8 @@ class Run:
     timeout: float
     pin: bool
     device: torch.device | None
+    on_error: str
+    said: set[str]
 
 
 def default_depth(batch_bytes: int, threads: int) -> int:
@@ -81,13 +88,13 @@ class _NativeIterator:
 
     def __init__(self, run: Run) -> None:
         self._profile_name = f"enumerate(DataLoader)#{type(self).__name__}.__next__"
-        self._engine: _core.Engine | None = None
+        self._source: Source | None = None
+        self._finalizer: weakref.finalize[..., Any] | None = None
         self._begin(run, is_new=True)
 
     def restart(self, run: Run) -> None:
         """Begins again at the first batch of a new epoch, as torch's persistent workers do."""
-        if self._engine is not None:
-            self._engine.stop()
+        self._stop()
         self._begin(run, is_new=False)
 
     def _begin(self, run: Run, is_new: bool) -> None:
@@ -101,7 +108,9 @@ class _NativeIterator:
             raise AssertionError(
                 "prefetch_factor must be greater than 0 for MultiProcessingDataLoaderIter"
             )
-        self._make = batch_maker(run.extents, run.pin, run.device)
+        self._skips = run.on_error == "skip"
+        self._make = batch_maker(run.extents, run.transforms, run.pin, run.device, self._skips)
+        self._missing: Any = ()
         self._timeout = float(run.timeout)
         # Until the first pull; these three change together.
         self._take: Take | None = None
@@ -121,16 +130,40 @@ class _NativeIterator:
         self._progress, self._errors = stream.progress, stream.errors
         self._pull = stream.pull if more else None
         self._warn_if_empty()
-        self._engine = _core.Engine(
+        fields = run.extents.fields
+        engine = _core.Engine(
             run.table,
             run.pool,
-            [(field.storage, field.shape) for field in run.extents.fields],
+            [_as_delivered(field, run.transforms.get(field.name)) for field in fields],
             stream.order,
             run.threads,
             run.depth,
+            run.on_error,
         )
-        self._take = self._engine.next
+        self._source = self._decoding(engine, fields)
+        self._take = self._source.next
         return self._take
+
+    def _decoding(self, engine: _core.Engine, fields: Sequence[Field]) -> Source:
+        """The engine, with a stage behind it if there are images to decode."""
+        transforms, images, number = self._run.transforms, {}, 0
+        for field in fields:
+            transform = transforms.get(field.name)
+            if isinstance(transform, DecodeImage):
+                images[number] = transform
+            number += 2 if field.ragged else 1
+        if not images:
+            return engine
+        stage = DecodeStage(engine, images, self._run.threads, self._run.depth)
+        # Its threads hold the stage, but not this iterator.
+        self._finalizer = weakref.finalize(self, stage.stop)
+        return stage
+
+    def _stop(self) -> None:
+        if self._source is not None:
+            self._source.stop()
+        if self._finalizer is not None:
+            self._finalizer.detach()
 
     def _warn_if_empty(self) -> None:
         progress = self._progress
@@ -170,11 +203,32 @@ class _NativeIterator:
             self._fail(error)
         if arrays is None:
             self._finish()
+        if self._skips:
+            self._missing = arrays[-1]
+            self._say_what_is_missing()
         if self._pull is not None or self._errors:
             self._after_batch()
         progress = self._progress
+        try:
+            batch = self._make(arrays, self._samples)
+        except Exception:
+            progress.turns += 1
+            raise
         progress.handed = progress.turns = progress.turns + 1
-        return self._make(arrays)
+        return batch
+
+    def _samples(self) -> Int64Array:
+        """The dataset's indices of the batch whose turn it is."""
+        indices = self._stream.indices(self._progress.turns)
+        return indices[~np.isin(indices, self._missing)] if len(self._missing) else indices
+
+    def _say_what_is_missing(self) -> None:
+        if not len(self._missing):
+            return
+        for complaint in self._run.table.bad_blocks:
+            if complaint not in self._run.said:
+                self._run.said.add(complaint)
+                warnings.warn(f"samples are left out: {complaint}", stacklevel=4)
 
     def _after_batch(self) -> None:
         """What torch does between receiving a batch and handing it out."""
@@ -200,8 +254,7 @@ class _NativeIterator:
 
     def _finish(self) -> NoReturn:
         self._progress.finished = True
-        if self._engine is not None:
-            self._engine.stop()
+        self._stop()
         self._take = _ended
         raise StopIteration
 
@@ -213,31 +266,8 @@ def _ended(timeout_s: float) -> None:
     return None
 
 
-def batch_maker(
-    extents: Extents, pin: bool = False, device: torch.device | None = None
-) -> Callable[[Arrays], Any]:
-    """A function from the arrays of a batch, one per field, to what the loader hands out.
-
-    Args:
-        extents: The dataset.
-        pin: Copy to pinned memory.
-        device: Copy there.
-    """
-    build = batch_builder(extents.structure)
-    from_numpy = torch.from_numpy
-    viewed = [
-        torch_dtype(field) if field.storage.name != field.dtype else None
-        for field in extents.fields
-    ]
-    if not pin and device is None and not any(viewed):
-        return lambda arrays: build(list(map(from_numpy, arrays)))
-
-    def tensor(array: npt.NDArray[Any], dtype: torch.dtype | None) -> torch.Tensor:
-        made = from_numpy(array)
-        if dtype is not None:
-            made = made.view(dtype)
-        if pin:
-            made = made.pin_memory()
-        return made if device is None else made.to(device, non_blocking=True)
-
-    return lambda arrays: build(list(map(tensor, arrays, viewed)))
+def _as_delivered(field: Field, transform: Transform | None) -> Any:
+    """What the engine is told of a field."""
+    if isinstance(transform, PadTo):
+        return field.storage, field.shape, padding(transform, field)
+    return field.storage, field.shape

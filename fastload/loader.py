@@ -16,12 +16,17 @@ from fastload import _core, distributed
 from fastload import dataset as datasets
 from fastload.arguments import (
     as_first_given,
+    check_not_empty,
     check_own,
+    check_reading,
+    check_transforms,
     collates_as_shipped,
+    pins,
     with_keyed_sampler,
 )
+from fastload.formats import checks
 from fastload.iterator import Run, _NativeIterator, default_depth
-from fastload.native import native_extents
+from fastload.native import delivered_bytes, fingerprint, native_extents
 from fastload.order import KeyedSampler
 from fastload.state import (
     Bookmark,
@@ -42,12 +47,13 @@ from fastload.tracking import (
     track_iterable,
     track_map,
 )
+from fastload.transforms import Transforms
 
 T_co = TypeVar("T_co", covariant=True)
 
 # Older torch lacks some arguments: they are taken and not passed on.
 _TORCH_ARGUMENTS = frozenset(inspect.signature(DataLoader.__init__).parameters)
-_FIXED = frozenset({"seed", "shard", "order", "io"})
+_FIXED = frozenset({"seed", "shard", "order", "io", "transforms", "verify", "on_error"})
 
 
 class FastLoader(DataLoader[T_co]):
@@ -88,10 +94,18 @@ class FastLoader(DataLoader[T_co]):
         order: With `seed`: "full", or "block" for data that are slow to read at random.
         device: Copy the tensors of each batch there.
         io: How files are read: "auto", "mmap" or "pread"; None: as the dataset says.
+        transforms: For native data, what becomes of ragged fields, by their names: `PadTo`,
+            `Jagged`, `AsList` or `DecodeImage`. Without one, numbers must be of one length in a
+            batch, as default_collate demands; text comes as str, bytes as bytes.
+        verify: What is compared with the checksums of packed data: "open": headers and bounds, now;
+            "lazy": each block of 1 MiB, when it is read first; None: as the dataset says.
+        on_error: "raise" FormatError for a batch that needs a damaged block; "skip": leave its
+            samples out, and warn once. A batch may be empty then, and has one more member, last or
+            under the key "missing": int64, the dataset's indices of what was left out.
 
     Raises:
         ValueError: as DataLoader; `shard` or `order` without `seed`; `seed` with an
-            IterableDataset.
+            IterableDataset; `transforms` that do not fit the fields.
         TypeError: as DataLoader; `seed` is not an integer.
 
     Example:
@@ -125,10 +139,13 @@ class FastLoader(DataLoader[T_co]):
         order: str = "full",
         device: torch.device | str | int | None = None,
         io: str | None = None,
+        transforms: Transforms | None = None,
+        verify: str | None = None,
+        on_error: str = "raise",
     ) -> None:
         check_own(seed, shard, order, io)
         if isinstance(dataset, (str, os.PathLike)):
-            dataset = datasets.open(dataset, io=io or "auto")
+            dataset = datasets.open(dataset, io=io or "auto", verify=verify)
         arguments: dict[str, Any] = {
             "batch_size": batch_size,
             "shuffle": shuffle,
@@ -149,11 +166,16 @@ class FastLoader(DataLoader[T_co]):
         }
         arguments = as_first_given(dataset, arguments)
         native = native_extents(dataset)
+        check_not_empty(dataset, shuffle)
         arguments = with_keyed_sampler(
             dataset, arguments, native, seed=seed, shard=shard, order=order
         )
         batched = arguments["batch_size"] is not None or arguments["batch_sampler"] is not None
         collates = collate_fn is None or collate_fn is default_collate
+        check_transforms(transforms, native if batched and collates else None)
+        check_reading(verify, on_error, dataset, native if batched and collates else None)
+        if native is not None and getattr(dataset, "verify", None) != verify:
+            checks.checked(native, verify, stacklevel=3)
         is_auto = num_workers is None and native is not None and batched and collates
         if is_auto:
             arguments |= {"prefetch_factor": None, "persistent_workers": False}
@@ -167,6 +189,9 @@ class FastLoader(DataLoader[T_co]):
         self.order = order
         self.device = device
         self.io = io
+        self.transforms = transforms
+        self.verify = verify
+        self.on_error = on_error
         self._auto_workers: int | None = None
         if is_auto:
             self._choose_workers(prefetch_factor, persistent_workers)
@@ -233,7 +258,12 @@ class FastLoader(DataLoader[T_co]):
             return self._torch_iterator()
         if self._auto_workers is None:
             self.check_worker_number_rationality()
-        self._say_what_is_unused()
+        for name in ("worker_init_fn", "multiprocessing_context"):
+            if getattr(self, name) is not None and name not in self._said:
+                self._said.add(name)
+                warnings.warn(
+                    f"{name} is not used: threads, not processes, load this dataset", stacklevel=4
+                )
         return _NativeIterator(run)
 
     @property
@@ -246,15 +276,18 @@ class FastLoader(DataLoader[T_co]):
 
     def _native_run(self, is_new: bool = True) -> Run | None:
         """What a native iterator needs; None if torch's has to do."""
-        if not self._auto_collation or self.collate_fn is not default_collate:
-            return None
-        extents = native_extents(self.dataset)
-        if extents is None or not collates_as_shipped():
+        extents = None
+        if self._auto_collation and self.collate_fn is default_collate and collates_as_shipped():
+            extents = native_extents(self.dataset)
+        check_transforms(self.transforms, extents)
+        extents = check_reading(self.verify, self.on_error, self.dataset, extents)
+        if extents is None:
             return None
         sampler, workers = self._index_sampler, self.num_workers
         is_auto = workers == self._auto_workers
         prepare_sampler(self._mark, sampler)
-        row_bytes = sum(field.row_bytes for field in extents.fields)
+        transforms = self.transforms or {}
+        row_bytes = delivered_bytes(extents, transforms)
         size = getattr(sampler, "batch_size", None)
         depth = default_depth(row_bytes * (size if isinstance(size, int) else 1), workers)
         prefetch = 2 if self.prefetch_factor is None else self.prefetch_factor
@@ -262,6 +295,7 @@ class FastLoader(DataLoader[T_co]):
             depth = max(1, prefetch * workers)
         return Run(
             extents=extents,
+            transforms=transforms,
             table=self._tables.get(self.dataset, extents, self.io),
             pool=self._pool,
             index_sampler=sampler,
@@ -273,8 +307,10 @@ class FastLoader(DataLoader[T_co]):
             threads=workers,
             depth=depth,
             timeout=self.timeout,
-            pin=self._pins(may_warn=is_new),
+            pin=self.pin_memory and pins(self.pin_memory_device, may_warn=is_new),
             device=self._device(),
+            on_error=self.on_error,
+            said=self._said,
         )
 
     def _torch_iterator(self) -> Any:
@@ -305,34 +341,6 @@ class FastLoader(DataLoader[T_co]):
     def _device(self) -> torch.device | None:
         device = None if self.device is None else torch.device(self.device)
         return None if device is None or device.type == "cpu" else device
-
-    def _pins(self, may_warn: bool) -> bool:
-        """Whether batches are pinned; warns in torch's words where they cannot be."""
-        if not self.pin_memory:
-            return False
-        if self.pin_memory_device and may_warn:
-            warnings.warn(
-                "pin_memory_device is deprecated, the current accelerator will be used as the "
-                f"device,ignore pin_memory_device='{self.pin_memory_device}'.",
-                stacklevel=6,
-            )
-        accelerator = getattr(torch, "accelerator", torch.cuda)
-        found = bool(accelerator.is_available())
-        if not found and may_warn:
-            warnings.warn(
-                "'pin_memory' argument is set as true but no accelerator is found, then device "
-                "pinned memory won't be used.",
-                stacklevel=6,
-            )
-        return found and not torch.backends.mps.is_available()
-
-    def _say_what_is_unused(self) -> None:
-        for name in ("worker_init_fn", "multiprocessing_context"):
-            if getattr(self, name) is not None and name not in self._said:
-                self._said.add(name)
-                warnings.warn(
-                    f"{name} is not used: threads, not processes, load this dataset", stacklevel=5
-                )
 
     # --- Epochs and state ----------------------------------------------------------------------
 
@@ -379,12 +387,12 @@ class FastLoader(DataLoader[T_co]):
             return copy.deepcopy(self._mark.loaded)
         sampler = self._index_sampler
         if is_keyed(sampler):
-            return keyed_state(bottom(sampler), self._mark, self._fingerprint())
+            return keyed_state(bottom(sampler), self._mark, fingerprint(self.dataset))
         continues = self._mark.waiting or (self.persistent_workers and self._iterator is not None)
         return torch_state(
             sampler,
             self._mark,
-            self._fingerprint(),
+            fingerprint(self.dataset),
             base_seed_drawn=continues,
             own_seed=self.generator is not None,
         )
@@ -402,18 +410,9 @@ class FastLoader(DataLoader[T_co]):
             return
         state, sampler = copy.deepcopy(dict(state_dict)), self._index_sampler
         if is_keyed(sampler):
-            restore_keyed(state, bottom(sampler), self._fingerprint())
+            restore_keyed(state, bottom(sampler), fingerprint(self.dataset))
         else:
-            check_torch(state, sampler, self._fingerprint())
+            check_torch(state, sampler, fingerprint(self.dataset))
             if not state["begun"]:
                 set_sampler_epoch(sampler, state)
         self._mark.loaded = state
-
-    def _fingerprint(self) -> str:
-        extents = native_extents(self.dataset)
-        if extents is not None:
-            return extents.fingerprint()
-        try:
-            return f"rows:{len(self.dataset)}"  # type: ignore[arg-type]
-        except TypeError:
-            return "rows:unknown"

@@ -11,9 +11,14 @@ import numpy as np
 import torch
 from torch.utils.data import ConcatDataset, StackDataset, Subset, TensorDataset
 
-from fastload.dataset import ArrayDataset, FileDataset, PackedDataset
+from fastload.array_dataset import ArrayDataset
+from fastload.dataset import FileDataset, PackedDataset
 from fastload.formats import arrays, combine
-from fastload.formats.extents import Extents, Field, Int64Array
+from fastload.formats.extents import Column, Extents, Field, Group, Int64Array
+from fastload.tokens import TokenDataset
+from fastload.transforms import DecodeImage, Transforms
+
+_DECODED = 10  # times the bytes of an image that is not resized: what JPEG saves
 
 
 def native_extents(dataset: Any) -> Extents | None:
@@ -28,6 +33,38 @@ def native_extents(dataset: Any) -> Extents | None:
         return None
     extents: Extents | None = read(dataset)
     return extents
+
+
+def sample_bytes(extents: Extents) -> int:
+    """Bytes that a sample has in memory; of ragged fields those of a mean sample."""
+    return sum(_column_bytes(group, column) for group in extents.groups for column in group.columns)
+
+
+def delivered_bytes(extents: Extents, transforms: Transforms) -> int:
+    """The same, with images as large as they are decoded."""
+    images = [transforms.get(field.name) for field in extents.fields]
+    decoded = [image for image in images if isinstance(image, DecodeImage)]
+    stored = sample_bytes(extents)
+    return stored + sum(image.image_bytes or stored * _DECODED for image in decoded)
+
+
+def _column_bytes(group: Group, column: Column) -> int:
+    row_bytes = column.field.row_bytes
+    if column.bounds is None:
+        return row_bytes
+    rows = max(1, int(group.shard_rows.sum()))
+    return row_bytes * max(1, int(column.bounds.totals.sum()) // rows)
+
+
+def fingerprint(dataset: Any) -> str:
+    """What a loader's state remembers of any dataset, to refuse another one."""
+    extents = native_extents(dataset)
+    if extents is not None:
+        return extents.fingerprint()
+    try:
+        return f"rows:{len(dataset)}"
+    except TypeError:
+        return "rows:unknown"
 
 
 def _from_own(dataset: Any) -> Extents:
@@ -108,6 +145,7 @@ _READERS: dict[type, Any] = {
     Subset: _from_subset,
     ConcatDataset: _from_concat,
     StackDataset: _from_stack,
+    TokenDataset: _from_own,
 }
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from typing import Any, Protocol
 
 from torch.utils.data import BatchSampler, SubsetRandomSampler
 
 from fastload import _core
+from fastload.formats.extents import Int64Array
 from fastload.order import KeyedSampler
 from fastload.state import Bookmark, Progress, bottom, sampler_draw, set_sampler_epoch
 from fastload.torch_order import (
@@ -38,6 +40,9 @@ class Stream(Protocol):
 
     def pull(self) -> bool:
         """Does what torch does when it asks for one more batch; False: nothing is left to do."""
+
+    def indices(self, turn: int) -> Int64Array:
+        """The dataset's indices of a batch that was not handed out yet."""
 
 
 def make_stream(index_sampler: Any, mark: Bookmark, rows: int) -> Stream:
@@ -83,6 +88,11 @@ class KeyedStream:
         self.progress = begin_keyed(self._sampler, self._mark)
         return False
 
+    def indices(self, turn: int) -> Int64Array:
+        """Of batch `turn`, counted from the first one."""
+        assert isinstance(self.order, _core.EpochPlan)
+        return self.order.indices(turn)
+
 
 def begin_keyed(sampler: KeyedSampler, mark: Bookmark) -> Progress:
     """Notes the epoch that the sampler has just begun."""
@@ -107,6 +117,7 @@ class StockStream:
         self._rows = rows
         self._pulls = 0
         self._last_pull = 0
+        self._rest = as_indices(())
         self._exhaust = draw_at_exhaustion(self._sampler)
         self.errors: dict[int, Exception] = {}
 
@@ -151,7 +162,15 @@ class StockStream:
             return
         if type(self._sampler) is SubsetRandomSampler:
             indices = wrap_negative(as_indices(self._sampler.indices)[indices], self._rows)
-        self.order = _core.ArrayOrder(indices[first:], min(batch, total + 1), self._drop_last)
+        self._rest = indices[first:]
+        self.order = _core.ArrayOrder(self._rest, min(batch, total + 1), self._drop_last)
+
+    def indices(self, turn: int) -> Int64Array:
+        """Of batch `turn`, counted from the first one."""
+        if isinstance(self.order, _core.EpochPlan):
+            return self.order.indices(turn)
+        batch = self._batch or 1
+        return self._rest[turn * batch : (turn + 1) * batch]
 
     def items(self) -> Iterator[Any]:
         """What iterating the sampler gives: lists of ints, or ints."""
@@ -183,6 +202,7 @@ class PushedStream:
         self._draw = sampler_draw(index_sampler)
         self._batches = iter(index_sampler)
         self._pulled = -1
+        self._pushed: deque[tuple[int, Int64Array]] = deque()
         self.order: Order = _core.PushedOrder()
         self.progress = Progress(0)
         self.errors: dict[int, Exception] = {}
@@ -204,8 +224,15 @@ class PushedStream:
             self.errors[self._pulled] = error
             indices = as_indices(())
         self.order.push(indices)
+        self._pushed.append((self._pulled, indices))
+        while self._pushed[0][0] < self.progress.turns:
+            self._pushed.popleft()
         self._pulled += 1
         return True
+
+    def indices(self, turn: int) -> Int64Array:
+        """Of batch `turn`, counted from the first one."""
+        return dict(self._pushed)[turn]
 
 
 def begin_counted(batches: Iterator[Any], draw: dict[str, Any], mark: Bookmark) -> Progress:

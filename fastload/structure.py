@@ -18,6 +18,7 @@ Structure = Any
 Builder = Callable[[Sequence[Any]], Any]
 
 BARE_NAME = "data"
+MISSING = "missing"
 
 
 def is_leaf(structure: Structure) -> bool:
@@ -51,8 +52,50 @@ def map_leaves(function: Callable[[Any], Any], structure: Structure) -> Structur
     """
     if is_leaf(structure):
         return function(structure)
-    make = _sample_maker(structure)
-    return make([map_leaves(function, child) for child in children(structure)])
+    return rebuild(structure, [map_leaves(function, child) for child in children(structure)])
+
+
+def rebuild(structure: Structure, members: Sequence[Any]) -> Structure:
+    """The outermost container of `structure` around other direct members."""
+    return _sample_maker(structure)(members)
+
+
+def with_members(container: Structure, members: Any) -> Structure:
+    """A container of the same kind around other members: a dict of them for a dict, else a list.
+
+    Example:
+        >>> with_members({"x": 1}, {"x": 1, "y": 2}), with_members((1, 2), [3, 4])
+        ({'x': 1, 'y': 2}, (3, 4))
+    """
+    if not isinstance(container, dict):
+        return _sample_maker(container)(members)
+    clone = copy.copy(container)
+    clone.clear()
+    for key, member in members.items():
+        clone[key] = member
+    return clone
+
+
+def with_missing(structure: Structure, leaf: Any) -> Structure:
+    """The structure of a batch that tells what was left out: with one more member, the last.
+
+    Raises:
+        ValueError: there is a member `missing` already.
+
+    Example:
+        >>> with_missing({"x": 0}, 1), with_missing((0, 1), 2), with_missing(0, 1)
+        ({'x': 0, 'missing': 1}, (0, 1, 2), [0, 1])
+    """
+    if is_leaf(structure):
+        return [structure, leaf]
+    fields = getattr(structure, "_fields", ())
+    if MISSING in (structure if isinstance(structure, dict) else fields):
+        raise ValueError(f"the samples have a field {MISSING!r}, which on_error='skip' adds")
+    if isinstance(structure, dict):
+        return with_members(structure, {**structure, MISSING: leaf})
+    if fields:
+        return _namedtuple(type(structure).__name__, (*fields, MISSING), (*structure, leaf))
+    return [*structure, leaf] if isinstance(structure, list) else (*structure, leaf)
 
 
 def renumber(structure: Structure, by: int) -> Structure:

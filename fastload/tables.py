@@ -9,7 +9,7 @@ import numpy as np
 
 from fastload import _core
 from fastload.dataset import Dataset
-from fastload.formats.extents import Column, Extents, Group, MemorySource, Source
+from fastload.formats.extents import Bounds, Column, Extents, Group, MemorySource, Source
 
 
 class TableCache:
@@ -20,7 +20,7 @@ class TableCache:
 
     def get(self, dataset: Any, extents: Extents, io: str | None) -> _core.Table:
         """The table over `extents`, which were read from `dataset` just now."""
-        if isinstance(dataset, Dataset) and io in (None, dataset.io):
+        if isinstance(dataset, Dataset) and dataset.extents is extents and io in (None, dataset.io):
             return dataset.table
         made, key = self._made, (os.getpid(), io or "auto")
         if made is not None and made[:2] == key and _same_extents(made[2], extents):
@@ -53,12 +53,29 @@ def _same_column(a: Column, b: Column) -> bool:
     return (
         a.field == b.field
         and a.row_stride == b.row_stride
+        and a.stored == b.stored
         and np.array_equal(a.offsets, b.offsets)
-        and list(map(_place, a.sources)) == list(map(_place, b.sources))
+        and _same_places(a.sources, b.sources)
+        and _same_bounds(a.bounds, b.bounds)
     )
 
 
-def _place(source: Source) -> tuple[Any, int]:
+def _same_bounds(a: Bounds | None, b: Bounds | None) -> bool:
+    if a is None or b is None:
+        return a is b
+    return (
+        np.array_equal(a.offsets, b.offsets)
+        and np.array_equal(a.totals, b.totals)
+        and _same_places(a.sources, b.sources)
+    )
+
+
+def _same_places(a: tuple[Source, ...], b: tuple[Source, ...]) -> bool:
+    return a is b or list(map(_place, a)) == list(map(_place, b))
+
+
+def _place(source: Source) -> tuple[Any, ...]:
     # Memory at one address is one memory, because the table that is kept keeps it alive.
-    key = source.address if isinstance(source, MemorySource) else source.path
-    return key, source.size_bytes
+    if isinstance(source, MemorySource):
+        return source.address, source.size_bytes
+    return source

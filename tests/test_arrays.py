@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 from collections.abc import Callable
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 import torch
 from samples import values
 
-from fastload import ArrayDataset, FormatError
+from fastload import ArrayDataset, FastLoader, FormatError
 
 
 def strided(kind: str) -> np.ndarray[Any, Any]:
@@ -205,3 +206,41 @@ def test_memmaps_without_their_file_are_pickled_by_value(tmp_path: Path) -> None
     (tmp_path / "x.bin").unlink()
     assert values(pickle.loads(pickle.dumps(dataset))) == mapped.tolist()
     assert len(pickle.loads(pickle.dumps(ArrayDataset(mapped[:0])))) == 0
+
+
+@pytest.mark.parametrize("how", ["share_memory_", "pickle"])
+def test_tensors_that_move_to_shared_memory_are_followed(how: str) -> None:
+    tensor = torch.arange(1_000_000)
+    dataset = ArrayDataset({"x": tensor, "y": tensor.to(torch.bfloat16)})
+    assert dataset[999_999]["x"] == 999_999
+    if how == "share_memory_":
+        tensor.share_memory_()
+    else:  # as torch's worker processes are sent their dataset
+        clone = pickle.loads(ForkingPickler.dumps(dataset))
+        assert clone[7]["x"] == 7
+        assert clone.arrays["y"].dtype is torch.bfloat16
+        assert not tensor.is_shared()
+    assert dataset[999_999]["x"] == 999_999
+    assert next(iter(FastLoader(dataset, 3)))["x"].tolist() == [0, 1, 2]
+    assert dataset.fingerprint == ArrayDataset(dataset.arrays).fingerprint
+
+
+class Scaled(ArrayDataset):
+    """A dataset of a user, with arguments and attributes of its own."""
+
+    def __init__(self, rows: int, scale: int) -> None:
+        super().__init__(np.arange(rows))
+        self.scale = scale
+
+
+def test_subclasses_are_pickled_with_their_attributes() -> None:
+    clone = pickle.loads(pickle.dumps(Scaled(5, 2)))
+    assert (type(clone), clone.scale, len(clone), clone[4]) == (Scaled, 2, 5, 4)
+
+
+@pytest.mark.parametrize("key", [("a", "b"), None, 1.5, True, np.str_("x")])
+def test_any_key_has_a_fingerprint(key: Any) -> None:
+    dataset = ArrayDataset({key: np.arange(4)})
+    assert dataset.fingerprint == ArrayDataset({key: np.arange(4)}).fingerprint
+    assert dataset.fingerprint != ArrayDataset({"other": np.arange(4)}).fingerprint
+    assert FastLoader(dataset, 2).state_dict()["fingerprint"] == dataset.fingerprint

@@ -11,6 +11,9 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
+
+import fastload
 
 ROOT = Path(__file__).parents[1]
 BENCHMARKS = ROOT / "benchmarks"
@@ -88,6 +91,41 @@ def test_gil(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = module.measure(0.05, tmp_path, rounds=1)
     assert set(result["counts_per_s"]) == {"alone", "memcpy", "fastload"}
     assert result["ratios"]["memcpy"] > 0
+
+
+def test_ragged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = load("bench_ragged", monkeypatch)
+    monkeypatch.setattr(module, "WORKERS", (0,))
+    monkeypatch.setattr(module, "LENGTHS", (1, 9))
+    result = module.measure(0, tmp_path, seconds=0.02, rounds=1)
+    assert result["ratios"]["dataloader"]["against"] == "dataloader/0"
+    assert result["ratios"]["dataloader"]["ratio"] > 0
+
+
+def test_contenders_pad_the_same_sequences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = load("bench_ragged", monkeypatch)
+    file, lengths = module.write_sequences(tmp_path / "s.safetensors", 300)
+    dataset = module.SequenceDataset(file, lengths)
+    assert len(dataset) == 300
+    [batch] = fastload.FastLoader(file, 300, transforms={"t": fastload.PadTo()})
+    want = module.padded([dataset[index] for index in range(300)])
+    assert list(batch) == list(want)
+    assert all(torch.equal(batch[key], want[key]) for key in want)
+
+
+def test_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = load("bench_tokens", monkeypatch)
+    monkeypatch.setattr(module, "SHAPES", ((4, 16), (2, 64)))
+    result = module.measure(0, tmp_path, seconds=0.02, rounds=1)
+    assert [(shape["batch_size"], shape["seq_len"]) for shape in result["shapes"]] == [
+        (4, 16),
+        (2, 64),
+    ]
+    for shape in result["shapes"]:
+        assert set(shape["ratios"]) == {"limit", "get_batch"}
+        assert min(shape["ratios"].values()) > 0
+    x, y = module.get_batch(tmp_path / "train.bin", 3, 16)
+    assert torch.equal(x[:, 1:], y[:, :-1])
 
 
 def test_benchmark_is_a_program(tmp_path: Path) -> None:

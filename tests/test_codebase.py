@@ -33,29 +33,36 @@ CPP_LAYERS = {
 
 # What each part of the package may import from it, at any depth of the code. Reading order.
 GROUND = {"_core", "errors", "structure"}
-DATA = GROUND | {"formats", "dataset", "native"}
+DATA = GROUND | {"formats", "transforms", "dataset", "array_dataset", "tokens", "native"}
 ORDER = {"_core", "errors", "distributed", "order", "torch_order", "state", "streams"}
-LOADER = DATA | ORDER | {"tables", "iterator", "tracking", "arguments", "loader"}
+LOADER = DATA | ORDER | {"tables", "decode", "batches", "iterator", "tracking", "arguments"}
+LOADER |= {"loader"}
 PYTHON_LAYERS = {
     "errors": set(),
     "structure": {"errors"},
     "formats": GROUND,
+    "transforms": GROUND | {"formats"},
     "dataset": GROUND | {"formats"},
+    "array_dataset": GROUND | {"formats", "dataset"},
+    "tokens": GROUND | {"formats", "dataset"},
     "native": DATA,
     "distributed": {"errors"},
     "order": {"_core", "errors", "distributed"},
     "torch_order": {"errors"},
     "state": {"errors", "distributed", "order", "torch_order"},
-    "streams": ORDER,
+    "streams": ORDER | {"formats"},
     "tables": DATA,
     "tracking": ORDER,
-    "iterator": DATA | ORDER,
-    "arguments": DATA | ORDER,
+    "decode": {"errors", "transforms"},
+    "batches": DATA | {"decode"},
+    "iterator": DATA | ORDER | {"decode", "batches"},
+    "arguments": DATA | ORDER | {"decode", "batches"},
     "loader": LOADER,
     "pack": GROUND | {"formats", "dataset"},
+    "verify": GROUND | {"formats"},
     "bench": LOADER,
     "demo": LOADER | {"bench", "pack"},
-    "cli": LOADER | {"bench", "demo", "pack"},
+    "cli": LOADER | {"bench", "demo", "pack", "verify"},
     "__main__": {"cli"},
 }
 

@@ -262,6 +262,31 @@ def test_a_file_that_was_cut_after_opening_is_an_error_that_names_it(
         dataset[60_000]
 
 
+@pytest.mark.parametrize("how", ["in place", "by another"])
+def test_a_file_that_was_replaced_after_opening_is_an_error_that_names_it(
+    tmp_path: Path, how: str
+) -> None:
+    path = tmp_path / "x.npy"
+    np.save(path, np.zeros((1000, 4), "float32"))
+    dataset = fastload.open(path)
+    if how == "by another":
+        path.unlink()
+    np.save(path, np.ones((2000, 1), "int64"))
+    with pytest.raises(OSError, match=r"replaced after the dataset was opened.*x\.npy"):
+        dataset[0]
+    assert fastload.open(path)[0] == 1
+
+
+def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "x.npy"
+    np.save(path, np.zeros(10))
+    dataset = fastload.open(path)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(OSError, match="not a regular file"):
+        dataset[0]
+
+
 def test_a_file_that_vanished_is_an_error_that_names_it(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.arange(10))
     dataset = fastload.open(tmp_path / "x.npy")

@@ -29,7 +29,8 @@ def test_signature_is_torchs_and_more() -> None:
     assert [p.name for p in ours[: len(theirs)]] == [p.name for p in theirs]
     assert [p.kind for p in ours[: len(theirs)]] == [p.kind for p in theirs]
     extras = ours[len(theirs) :]
-    assert [p.name for p in extras] == ["seed", "shard", "order", "device", "io"]
+    names = ["seed", "shard", "order", "device", "io", "transforms", "verify", "on_error"]
+    assert [p.name for p in extras] == names
     assert all(p.kind is p.KEYWORD_ONLY and p.default is not p.empty for p in extras)
     assert FastLoader[int]
     assert issubclass(FastLoader, DataLoader)
@@ -133,6 +134,9 @@ def test_attributes() -> None:
         "order",
         "device",
         "io",
+        "transforms",
+        "verify",
+        "on_error",
     }
     assert public <= set(inspect.signature(FastLoader).parameters)
     assert (loader.prefetch_factor, loader.batch_size, loader.drop_last) == (None, 2, False)

@@ -192,3 +192,8 @@ def test_device_and_pinning_without_an_accelerator(options: dict[str, Any]) -> N
     batch = next(iter(by_torch))
     assert batch["x"].is_meta
     assert batch["n"] == ["a"]
+
+
+def test_a_huge_batch_without_bytes() -> None:
+    data = ArrayDataset({"x": np.zeros((5_000_000, 0), "f4")})
+    assert next(iter(FastLoader(data, 5_000_000)))["x"].shape == (5_000_000, 0)

@@ -83,7 +83,7 @@ def test_arrays_that_cannot_be_packed(tmp_path: Path) -> None:
     assert "no arrays" in refused({}, out)
     assert "two fields" in refused({"a": {"b": np.zeros(2)}, "a.b": np.zeros(2)}, out)
     assert "kept for the format" in refused({"__crc__": np.zeros(2)}, out)
-    for dtype in ("O", "U3", "M8[D]", "g", "i4,f8"):
+    for dtype in ("O", "M8", "g", "i4,f8"):
         assert "field 'a': dtype" in refused({"a": np.zeros(2, dtype)}, out)
     assert not out.exists()
 
@@ -167,7 +167,7 @@ def test_odd_and_damaged_npy(tmp_path: Path) -> None:
 
     np.save(tmp_path / "o.npy", np.array([Boom(), 1], object), allow_pickle=True)
     np.save(tmp_path / "s.npy", np.array(["ab"]))
-    np.save(tmp_path / "t.npy", np.array(["2024-01-01"], "M8[D]"))
+    np.save(tmp_path / "t.npy", np.zeros(3, "M8"))
     np.save(tmp_path / "r.npy", np.zeros(2, "i4,f8"))
     np.save(tmp_path / "scalar.npy", np.float32(3))
     np.save(tmp_path / "a.npy", np.arange(100.0))

@@ -287,3 +287,10 @@ def test_pillow_is_asked_for_when_it_is_missing(
     monkeypatch.setitem(sys.modules, "PIL", None)
     put(tmp_path / "in/c/a.png", b"x")
     assert "pip install 'fastload[images]'" in refused(tmp_path / "in", tmp_path / "out")
+
+
+def test_a_pipe_is_no_image(tmp_path: Path) -> None:
+    put(tmp_path / "in" / "a" / "1.png", encoded(noise(4, 4), "PNG"))
+    os.mkfifo(tmp_path / "in" / "a" / "0.png")
+    report = fastload.pack(tmp_path / "in", tmp_path / "out")
+    assert [(s.path, s.reason) for s in report.skipped] == [("a/0.png", "not a file")]

@@ -217,7 +217,7 @@ def test_a_second_pack_is_refused_without_overwrite(tmp_path: Path) -> None:
 def test_bad_input_does_not_cost_the_old_dataset(tmp_path: Path) -> None:
     out = tmp_path / "out"
     fastload.pack(np.arange(40), out)
-    for source in (np.array(["x"]), tmp_path / "nothing", [], {"a::b": np.arange(3)}):
+    for source in (np.array([None]), tmp_path / "nothing", [], {"a::b": np.arange(3)}):
         with pytest.raises((TypeError, ValueError, OSError)):
             fastload.pack(source, out, overwrite=True)
         assert len(fastload.open(out)) == 40

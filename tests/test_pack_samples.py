@@ -63,10 +63,16 @@ def test_keys_in_another_order_are_the_same_sample(tmp_path: Path) -> None:
         ([{"a": 1}, {"a": 3, "b": 2}], ("KeyError", "sample 1", "'b'")),
         ([{"a": {"b": 1}}, {"a": {"c": 1}}], ("KeyError", "sample 1, 'a'", "'b'")),
         ([1, 2.0], ("ValueError", "sample 1", "float64", "int64")),
-        ([np.zeros(3), np.zeros(4)], ("ValueError", "sample 1", "[4]", "[3]")),
+        ([np.zeros((2, 3)), np.zeros((2, 4))], ("ValueError", "sample 1", "[2, 4]", "[2, 3]")),
+        ([np.zeros(3), np.zeros((4, 1))], ("ValueError", "sample 1", "[4, 1]", "[-1]")),
+        ([np.zeros(3), np.zeros(())], ("ValueError", "sample 1", "[]", "[3]")),
+        (["text", b"bytes"], ("ValueError", "sample 1", "bytes", "utf8")),
+        (["text", 3], ("ValueError", "sample 1", "int64", "utf8")),
+        (["a", "b", "c\ud800"], ("ValueError", "sample 2", "surrogate at character 1")),
+        ([[1], [1, 2], ["a", "b"]], ("TypeError", "sample 2", "list of str")),
+        ([[[1], [2]], [[1, 2]], [[1, 2], [3]]], ("ValueError", "sample 2", "unequal")),
         ([(1, 2), (1, 2, 3)], ("TypeError", "sample 1", "tuple of 2")),
         ([{"a": 1}, 2], ("TypeError", "sample 1", "dict")),
-        (["text"], ("TypeError", "str")),
         ([np.array(["text"])], ("TypeError", "'data'", "dtype")),
         ([{}], ("TypeError", "sample 0 holds nothing")),
         ([], ("ValueError", "the dataset is empty")),
@@ -103,8 +109,8 @@ class Squares:
     def __len__(self): return 100
     def __getitem__(self, i):
         print("loading", i)
-        if i == 70 and os.path.exists("break"): raise Special(1, 2)
-        if i == 70 and os.path.exists("die"): os.kill(os.getpid(), 9)
+        if i == 71 and os.path.exists("break"): raise Special(1, 2)
+        if i == 71 and os.path.exists("die"): os.kill(os.getpid(), 9)
         return np.full(3, i * i), i % 2
 class Special(Exception):
     def __init__(self, a, b): super().__init__(f"{a}{b}")
@@ -133,7 +139,7 @@ def test_datasets_by_name(
     with pytest.raises(AttributeError, match="nothing"):
         fastload.pack("squares:nothing", out)
     Path("break").touch()
-    with pytest.raises(RuntimeError, match="sample 70: Special: 12"):
+    with pytest.raises(RuntimeError, match="sample 71: Special: 12"):
         fastload.pack("squares:Squares", out, workers=2, shard_size=640)
     Path("break").unlink()
     Path("die").touch()

@@ -294,6 +294,7 @@ def test_a_damaged_manifest_is_told_by_path_and_reason(
         ({"rows": True}, "must be int"),
         ({"fields": []}, "'x' is missing"),
         ({"structure": {"kind": "set", "items": []}}, "container"),
+        ({"structure": {"kind": "tuple", "items": [0, 1, 2]}}, "does not number 2 fields"),
         ({"groups": {}}, "fields of the groups"),
         ({"fingerprint": "sha256:0"}, "fingerprint"),
         ({"classes": {"label": {"names": [], "counts": []}}}, "classes"),

@@ -8,26 +8,15 @@
 #include <string>
 #include <vector>
 
+#include "batch/convert.h"
+#include "batch/stream.h"
+
 #if defined(__x86_64__)
 #include <immintrin.h>
-#elif defined(__aarch64__)
-#include <arm_neon.h>
 #endif
 
 namespace fastload {
 namespace {
-
-// From here on a row is worth streaming stores, which do not read the line they overwrite.
-constexpr std::size_t kStreamBytes = 1024;
-constexpr std::size_t kLine = 64;
-constexpr std::size_t kRowsAhead = 16;
-
-void prefetch_row(const std::byte* row, std::size_t row_bytes) {
-  constexpr std::size_t kMost = 8 * kLine;  // the rest of a row is found by the hardware
-  const std::size_t bytes = row_bytes < kMost ? row_bytes : kMost;
-  for (std::size_t at = 0; at < bytes; at += kLine) __builtin_prefetch(row + at);
-  if (bytes > 0) __builtin_prefetch(row + bytes - 1);
-}
 
 template <std::size_t kBytes>
 void copy_fixed(std::byte* out, const std::byte* const* rows, std::size_t count) {
@@ -71,16 +60,15 @@ void copy_rows_portable(std::byte* out, const std::byte* const* rows, std::size_
   copy_small_rows(out, rows, count, row_bytes);
 }
 
-// Sanitizers do not see streaming stores, so their builds take the portable copy.
-#if !defined(FASTLOAD_SANITIZE) && (defined(__x86_64__) || defined(__aarch64__))
-#define FL_STREAM_KERNELS 1
-
-bool streams_well(const std::byte* out, std::size_t row_bytes) {
-  if (row_bytes < kStreamBytes) return false;
-  const bool whole_lines =
-      row_bytes % kLine == 0 && reinterpret_cast<std::uintptr_t>(out) % kLine == 0;
-  return whole_lines || row_bytes >= 16 * kStreamBytes;  // else ragged line ends cost too much
+void copy_runs_portable(std::span<const Run> runs) {
+  const std::size_t ahead = runs_ahead(runs);
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    if (i + ahead < runs.size()) prefetch_row(runs[i + ahead].from, runs[i + ahead].bytes);
+    std::memcpy(runs[i].out, runs[i].from, runs[i].bytes);
+  }
 }
+
+#if defined(FL_STREAM_KERNELS)
 
 // Copies one row by `body`, which takes whole lines to an aligned destination.
 template <class Body>
@@ -92,6 +80,21 @@ inline __attribute__((always_inline)) void stream_row(std::byte* out, const std:
   body(out + head, row + head, whole);
   const std::size_t done = head + whole;
   if (done < row_bytes) std::memcpy(out + done, row + done, row_bytes - done);
+}
+
+// Leaves the fence to the caller.
+template <void (*kLines)(std::byte*, const std::byte*, std::size_t)>
+void stream_runs(std::span<const Run> runs) {
+  const std::size_t ahead = runs_ahead(runs);
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    const Run& run = runs[i];
+    if (i + ahead < runs.size()) prefetch_row(runs[i + ahead].from, runs[i + ahead].bytes);
+    if (streams_well(run.out, run.bytes)) {
+      stream_row(run.out, run.from, run.bytes, kLines);
+    } else {
+      std::memcpy(run.out, run.from, run.bytes);
+    }
+  }
 }
 
 #endif
@@ -139,6 +142,12 @@ void copy_rows_streaming(std::byte* out, const std::byte* const* rows, std::size
   _mm_sfence();
 }
 
+template <void (*kLines)(std::byte*, const std::byte*, std::size_t)>
+void copy_runs_streaming(std::span<const Run> runs) {
+  stream_runs<kLines>(runs);
+  _mm_sfence();
+}
+
 #elif defined(FL_STREAM_KERNELS)
 
 void stream_lines_neon(std::byte* out, const std::byte* in, std::size_t bytes) {
@@ -164,21 +173,29 @@ void copy_rows_neon(std::byte* out, const std::byte* const* rows, std::size_t co
   asm volatile("dmb ishst" ::: "memory");
 }
 
+void copy_runs_neon(std::span<const Run> runs) {
+  stream_runs<stream_lines_neon>(runs);
+  asm volatile("dmb ishst" ::: "memory");
+}
+
 #endif
 
 std::vector<CopyKernel> supported_kernels() {
   std::vector<CopyKernel> kernels;
 #if defined(FL_STREAM_KERNELS) && defined(__x86_64__)
   if (__builtin_cpu_supports("avx512f")) {
-    kernels.push_back({"avx512", copy_rows_streaming<stream_lines_avx512>});
+    kernels.push_back({"avx512", copy_rows_streaming<stream_lines_avx512>,
+                       copy_runs_streaming<stream_lines_avx512>, convert_kernels_avx512()});
   }
   if (__builtin_cpu_supports("avx2")) {
-    kernels.push_back({"avx2", copy_rows_streaming<stream_lines_avx2>});
+    kernels.push_back({"avx2", copy_rows_streaming<stream_lines_avx2>,
+                       copy_runs_streaming<stream_lines_avx2>, convert_kernels_avx2()});
   }
 #elif defined(FL_STREAM_KERNELS)
-  kernels.push_back({"neon", copy_rows_neon});
+  kernels.push_back({"neon", copy_rows_neon, copy_runs_neon, convert_kernels_portable()});
 #endif
-  kernels.push_back({"portable", copy_rows_portable});
+  kernels.push_back(
+      {"portable", copy_rows_portable, copy_runs_portable, convert_kernels_portable()});
   return kernels;
 }
 

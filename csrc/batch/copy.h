@@ -1,9 +1,12 @@
-// Copying rows side by side, at the speed of the memory bus.
+// Copying and converting rows side by side, at the speed of the memory bus.
 #pragma once
 
 #include <cstddef>
 #include <span>
 #include <string_view>
+
+#include "batch/convert.h"
+#include "batch/run.h"
 
 namespace fastload {
 
@@ -15,6 +18,14 @@ struct CopyKernel {
   // after the usual release (a mutex): streaming stores are fenced before the call returns.
   void (*copy_rows)(std::byte* out, const std::byte* const* rows, std::size_t count,
                     std::size_t row_bytes);
+  // The same for runs of any lengths.
+  CopyRuns copy_runs;
+  // The same for numbers that become int64.
+  ConvertKernels convert_runs;
+
+  CopyRuns runs_of(Stored stored) const {
+    return stored == Stored::as_delivered ? copy_runs : convert_runs.of(stored);
+  }
 };
 
 // What this CPU can run, the fastest first; "portable" is always the last.

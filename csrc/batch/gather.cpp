@@ -1,7 +1,5 @@
 #include "batch/gather.h"
 
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <stdexcept>
@@ -11,13 +9,8 @@
 #include "batch/copy.h"
 
 namespace fastload {
-namespace {
 
-// A worker keeps so many mappings open between its gathers, to skip the file cache's mutex.
-constexpr std::size_t kMaxPins = 64;
-constexpr std::size_t kProbes = 32;
-
-std::string where(const Column& column, std::int64_t sample) {
+std::string describe(const Column& column, std::int64_t sample) {
   return "field '" + column.name + "' of sample " + std::to_string(sample);
 }
 
@@ -25,16 +18,17 @@ void normalise_booleans(std::byte* data, std::size_t bytes) {
   for (std::size_t i = 0; i < bytes; ++i) data[i] = std::byte{data[i] != std::byte{0}};
 }
 
-}  // namespace
-
 void Gatherer::gather(const Column& column, std::span<const std::int64_t> indices, std::byte* out,
                       Reading reading) {
   if (indices.empty() || column.row_bytes == 0) return;
   forget_many_pins();
+  if (column.stored != Stored::as_delivered) {
+    return gather_runs({column, indices, {}}, nullptr, out, reading);
+  }
   const bool all_mapped = resolve(column, indices);
   const auto bytes = indices.size() * static_cast<std::size_t>(column.row_bytes);
-  const bool by_pread =
-      reading == Reading::cold && !ranges_.empty() && !contiguous(column.row_bytes, indices.size());
+  const bool by_pread = reading == Reading::cold && column.row_bytes < kSmallRowBytes &&
+                        !ranges_.empty() && !contiguous(column.row_bytes, indices.size());
   if (!all_mapped) {
     read_rows(column, indices, out);
   } else if (!by_pread || !try_read_rows(column, indices, out)) {
@@ -43,9 +37,11 @@ void Gatherer::gather(const Column& column, std::span<const std::int64_t> indice
   if (column.boolean) normalise_booleans(out, bytes);
 }
 
-void Gatherer::will_need(const Column& column, std::span<const std::int64_t> indices) {
-  if (column.row_bytes == 0) return;
+void Gatherer::will_need(const Column& column, std::span<const std::int64_t> indices,
+                         const Spans& spans) {
+  if (column.row_bytes == 0 || indices.empty()) return;
   forget_many_pins();
+  if (column.bounds != nullptr) return runs_will_need({column, indices, spans});
   resolve(column, indices);
   for (std::size_t i = 0; i < indices.size(); ++i) {
     if (rows_[i] == nullptr || source_of(column, indices[i]).file < 0) continue;
@@ -53,9 +49,11 @@ void Gatherer::will_need(const Column& column, std::span<const std::int64_t> ind
   }
 }
 
-bool Gatherer::resident(const Column& column, std::span<const std::int64_t> indices) {
-  if (column.row_bytes == 0) return true;
+bool Gatherer::resident(const Column& column, std::span<const std::int64_t> indices,
+                        const Spans& spans) {
+  if (column.row_bytes == 0 || indices.empty()) return true;
   forget_many_pins();
+  if (column.bounds != nullptr) return runs_resident({column, indices, spans});
   resolve(column, indices);
   const std::size_t step = std::max<std::size_t>(1, indices.size() / kProbes);
   for (std::size_t i = 0; i < indices.size(); i += step) {
@@ -86,7 +84,7 @@ const std::byte* Gatherer::base_of(std::int32_t number) {
 }
 
 void Gatherer::forget_many_pins() {
-  if (pins_.size() <= kMaxPins) return;
+  if (pins_.size() <= max_pins_) return;
   for (const Pin& pin : pins_) bases_[static_cast<std::size_t>(pin.source)] = nullptr;
   pins_.clear();
   ranges_.clear();
@@ -158,12 +156,9 @@ void Gatherer::throw_fault(const Column& column, std::span<const std::int64_t> i
 void Gatherer::throw_unreadable(const Column& column, std::int64_t sample,
                                 std::int32_t file) const {
   const std::string& path = table_.files().path(file);
-  struct stat status = {};
-  std::string why = "its storage failed";
-  if (stat(path.c_str(), &status) == 0 && status.st_size < table_.files().size_bytes(file)) {
-    why = "the file was cut to " + std::to_string(status.st_size) + " bytes while it was in use";
-  }
-  throw OsError(EIO, "cannot read " + where(column, sample) + ": " + why, path);
+  throw OsError(
+      EIO, "cannot read " + describe(column, sample) + ": " + table_.files().why_unreadable(file),
+      path);
 }
 
 // Row by row through system calls, neighbouring rows together.
@@ -208,16 +203,21 @@ void Gatherer::read_run(const Column& column, const RowPlace& place,
     std::copy_n(source.memory.data() + offset, bytes, out);
     return;
   }
-  const auto descriptor = table_.files().descriptor(source.file);
-  std::size_t done = 0;
-  try {
-    done = descriptor->read_at(offset, {out, bytes});
-  } catch (const OsError& error) {
-    throw OsError(error.code(), std::string(error.what()) + " (" + where(column, samples[0]) + ")",
-                  error.path());
-  }
+  const std::size_t done = read_file(column, samples[0], source.file, offset, {out, bytes});
   if (done == bytes) return;
   throw_unreadable(column, samples[done / static_cast<std::size_t>(column.row_bytes)], source.file);
+}
+
+// Returns the bytes read: fewer at the end of the file.
+std::size_t Gatherer::read_file(const Column& column, std::int64_t sample, std::int32_t file,
+                                std::int64_t offset, std::span<std::byte> out) const {
+  const auto descriptor = table_.files().descriptor(file);
+  try {
+    return descriptor->read_at(offset, out);
+  } catch (const OsError& error) {
+    throw OsError(error.code(), std::string(error.what()) + " (" + describe(column, sample) + ")",
+                  error.path());
+  }
 }
 
 }  // namespace fastload

@@ -1,20 +1,59 @@
 #include "batch/layout.h"
 
+#include <algorithm>
+#include <cstring>
 #include <numeric>
 
 #include "base/bytes.h"
 
 namespace fastload {
+namespace {
 
-std::size_t BatchLayout::total_bytes() const {
-  return std::accumulate(field_bytes.begin(), field_bytes.end(), std::size_t{0});
+std::int64_t padded_length(const PadTo& padding, const Spans& spans) {
+  std::int64_t longest = 0;
+  for (std::size_t i = 0; i < spans.count(); ++i) longest = std::max(longest, spans.length(i));
+  const std::int64_t multiple = padding.multiple;
+  return checked_mul(longest / multiple + (longest % multiple != 0 ? 1 : 0), multiple);
 }
 
-void layout_batch(std::span<const std::int64_t> row_bytes, std::int64_t samples,
-                  BatchLayout& layout) {
-  layout.field_bytes.clear();
-  for (std::int64_t row : row_bytes) {
-    layout.field_bytes.push_back(static_cast<std::size_t>(checked_mul(row, samples)));
+}  // namespace
+
+std::size_t BatchLayout::total_bytes() const {
+  return std::accumulate(slot_bytes.begin(), slot_bytes.end(), std::size_t{0});
+}
+
+void layout_batch(std::span<const Delivery> columns, std::int64_t samples,
+                  std::span<const SpanTable> spans, BatchLayout& layout) {
+  layout.slot_bytes.clear();
+  layout.padded_lengths.clear();
+  const auto add = [&](std::int64_t rows, std::int64_t row_bytes) {
+    layout.slot_bytes.push_back(static_cast<std::size_t>(checked_mul(rows, row_bytes)));
+  };
+  for (std::size_t c = 0; c < columns.size(); ++c) {
+    const Delivery& column = columns[c];
+    std::int64_t length = 0;
+    if (!column.ragged) {
+      add(samples, column.row_bytes);
+    } else if (!column.padding) {
+      add(spans[c].spans().total(), column.row_bytes);
+      add(samples + 1, sizeof(std::int64_t));
+    } else {
+      length = padded_length(*column.padding, spans[c].spans());
+      add(checked_mul(samples, length), column.row_bytes);
+      add(samples, sizeof(std::int64_t));
+    }
+    layout.padded_lengths.push_back(length);
+  }
+}
+
+void write_spans(const Delivery& column, const Spans& spans, std::byte* out) {
+  if (!column.padding) {
+    std::memcpy(out, spans.offsets.data(), spans.offsets.size_bytes());
+    return;
+  }
+  for (std::size_t i = 0; i < spans.count(); ++i) {
+    const std::int64_t length = spans.length(i);
+    std::memcpy(out + i * sizeof(length), &length, sizeof(length));
   }
 }
 

@@ -1,3 +1,4 @@
+#include <fcntl.h>
 #include <pybind11/stl.h>
 
 #include <string>
@@ -23,6 +24,16 @@ std::uint32_t checksum(const py::buffer& data, std::uint32_t crc) {
   return crc32c(bytes, crc);
 }
 
+// What the kernel refuses here it writes later all the same.
+void start_writeback(int descriptor, std::int64_t offset, std::int64_t size_bytes) {
+#ifdef __linux__
+  const Unlocked unlocked;
+  (void)sync_file_range(descriptor, offset, size_bytes, SYNC_FILE_RANGE_WRITE);
+#else
+  (void)descriptor, (void)offset, (void)size_bytes;
+#endif
+}
+
 }  // namespace
 
 std::shared_ptr<SlotPool> PySlotPool::get() {
@@ -46,6 +57,9 @@ void register_batch(py::module_& module) {
   module.def("crc32c", &checksum, "CRC32C of bytes, continuing from crc.", "data"_a, "crc"_a = 0);
   module.def("crc32c_combine", &crc32c_combine, "CRC32C of two parts laid end to end.", "crc_a"_a,
              "crc_b"_a, "length_b"_a);
+  module.def("start_writeback", &start_writeback,
+             "Has the kernel begin to write a range of a file to its disk; does not wait.",
+             "descriptor"_a, "offset"_a, "size_bytes"_a);
   module.def(
       "copy_kernels",
       [] {

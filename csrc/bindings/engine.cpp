@@ -3,6 +3,11 @@
 #include <pybind11/stl.h>
 #include <pybind11/typing.h>
 
+#include <optional>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <variant>
 #include <vector>
 
 #include "base/bytes.h"
@@ -17,38 +22,58 @@ using Clock = std::chrono::steady_clock;
 // A consumer looks for signals (Ctrl-C) this often.
 constexpr auto kSlice = std::chrono::milliseconds(50);
 
+using Shape = std::vector<py::ssize_t>;
+using PaddingArgument = std::optional<std::pair<std::int64_t, py::bytes>>;  // multiple, element
+using FieldArgument =
+    std::variant<std::tuple<py::dtype, Shape>, std::tuple<py::dtype, Shape, PaddingArgument>>;
+
+// How one column becomes arrays.
 struct FieldSpec {
   py::dtype dtype;
-  std::vector<py::ssize_t> shape;  // of a batch; [0] is filled in per batch
+  Shape shape;  // of a sample; of an element if ragged
+  std::optional<PadTo> padding;
 };
+
+FieldSpec field_spec(const FieldArgument& argument, const Column& column) {
+  auto [dtype, shape] = std::visit(
+      [](const auto& field) { return std::pair(std::get<0>(field), std::get<1>(field)); },
+      argument);
+  if (dtype.attr("hasobject").cast<bool>()) throw py::value_error("fields hold no objects");
+  std::int64_t bytes = dtype.itemsize();
+  for (py::ssize_t extent : shape) {
+    if (extent < 0) throw py::value_error("a field's shape cannot be negative");
+    bytes = checked_mul(bytes, extent);
+  }
+  if (bytes != column.delivered_bytes()) {
+    throw py::value_error("field '" + column.name + "' is not of that size");
+  }
+  FieldSpec spec{std::move(dtype), std::move(shape), std::nullopt};
+  const auto* padded = std::get_if<std::tuple<py::dtype, Shape, PaddingArgument>>(&argument);
+  if (padded == nullptr || !std::get<2>(*padded)) return spec;
+  const auto& [multiple, element] = *std::get<2>(*padded);
+  const std::string_view text(element);
+  const auto* data = reinterpret_cast<const std::byte*>(text.data());
+  spec.padding = PadTo{multiple, {data, data + text.size()}};
+  return spec;
+}
 
 class PyEngine {
  public:
-  PyEngine(py::object table, py::object pool,
-           const std::vector<std::pair<py::dtype, std::vector<py::ssize_t>>>& fields,
-           py::object order, int num_workers, std::int64_t depth)
-      : table_(std::move(table)), order_(std::move(order)) {
+  PyEngine(py::object table, py::object pool, const std::vector<FieldArgument>& fields,
+           py::object order, int num_workers, std::int64_t depth, const std::string& on_error)
+      : table_(std::move(table)), order_(std::move(order)), skips_(on_error == "skip") {
+    if (!skips_ && on_error != "raise") {
+      throw py::value_error("on_error must be 'raise' or 'skip', got '" + on_error + "'");
+    }
     const auto& source = table_.cast<const PyTable&>().table;
-    if (fields.size() != source->columns().size()) {
-      throw py::value_error("one field per column is needed");
-    }
+    const auto columns = source->columns();
+    if (fields.size() != columns.size()) throw py::value_error("one field per column is needed");
+    EngineOptions options{num_workers, depth, skips_ ? OnError::skip : OnError::raise};
     for (std::size_t c = 0; c < fields.size(); ++c) {
-      const auto& [dtype, shape] = fields[c];
-      if (dtype.attr("hasobject").cast<bool>()) throw py::value_error("fields hold no objects");
-      std::int64_t bytes = dtype.itemsize();
-      FieldSpec spec{dtype, {0}};
-      for (py::ssize_t extent : shape) {
-        if (extent < 0) throw py::value_error("a field's shape cannot be negative");
-        bytes = checked_mul(bytes, extent);
-        spec.shape.push_back(extent);
-      }
-      if (bytes != source->columns()[c].row_bytes) {
-        throw py::value_error("field '" + source->columns()[c].name + "' is not of that size");
-      }
-      fields_.push_back(std::move(spec));
+      fields_.push_back(field_spec(fields[c], columns[c]));
+      options.paddings.push_back(fields_.back().padding);
     }
-    engine_ = new Engine(source, pool.cast<PySlotPool&>().get(), index_source_of(order_),
-                         EngineOptions{num_workers, depth});
+    engine_ = new Engine(source, pool.cast<PySlotPool&>().get(), index_source_of(order_), options);
     stop_at_exit(engine_);
   }
 
@@ -84,6 +109,7 @@ class PyEngine {
     out["batches"] = stats.batches;
     out["samples"] = stats.samples;
     out["bytes"] = stats.bytes;
+    out["missing"] = stats.missing;
     out["consumer_wait_ns"] = stats.consumer_wait_ns;
     out["worker_wait_ns"] = stats.worker_wait_ns;
     out["ready"] = stats.ready;
@@ -111,21 +137,43 @@ class PyEngine {
   }
 
   py::list deliver(BatchTask& task) {
-    py::list arrays(fields_.size());
+    py::list arrays(task.slots.size());
+    const auto samples = static_cast<py::ssize_t>(task.indices.size());
+    const auto deliveries = engine_->deliveries();
     for (std::size_t c = 0; c < fields_.size(); ++c) {
-      std::vector<py::ssize_t> shape = fields_[c].shape;
-      shape[0] = static_cast<py::ssize_t>(task.indices.size());
-      auto lease = std::make_unique<Lease>(std::move(task.slots[c]));
-      std::byte* data = lease->data();
-      const py::capsule owner(lease.release(), [](void* p) { delete static_cast<Lease*>(p); });
-      arrays[c] = py::array(fields_[c].dtype, std::move(shape), {}, data, owner);
+      const FieldSpec& field = fields_[c];
+      const Delivery& delivery = deliveries[c];
+      Shape shape{samples};
+      if (delivery.padding) {
+        shape.push_back(task.layout.padded_lengths[c]);
+      } else if (delivery.ragged) {
+        shape[0] = task.spans[c].spans().total();
+      }
+      shape.insert(shape.end(), field.shape.begin(), field.shape.end());
+      std::size_t slot = delivery.slot;
+      arrays[slot] = array_over(std::move(task.slots[slot]), field.dtype, std::move(shape));
+      if (!delivery.ragged) continue;
+      ++slot;  // lengths, or offsets
+      arrays[slot] = array_over(std::move(task.slots[slot]), py::dtype::of<std::int64_t>(),
+                                {samples + (delivery.padding ? 0 : 1)});
+    }
+    if (skips_) {
+      arrays.append(IndexArray(static_cast<py::ssize_t>(task.missing.size()), task.missing.data()));
     }
     return arrays;
+  }
+
+  static py::array array_over(Lease&& slot, const py::dtype& dtype, Shape&& shape) {
+    auto lease = std::make_unique<Lease>(std::move(slot));
+    std::byte* data = lease->data();
+    const py::capsule owner(lease.release(), [](void* p) { delete static_cast<Lease*>(p); });
+    return py::array(dtype, std::move(shape), {}, data, owner);
   }
 
   const std::uint64_t generation_ = fork_generation();
   py::object table_;  // owns the memory that is read
   py::object order_;
+  bool skips_;  // damaged samples; the last array of a batch says which
   std::vector<FieldSpec> fields_;
   Engine* engine_ = nullptr;
 };
@@ -135,10 +183,10 @@ class PyEngine {
 void register_engine(py::module_& module) {
   using namespace py::literals;
   py::class_<PyEngine>(module, "Engine", "One iterator's run over its batches.")
-      .def(py::init<py::object, py::object,
-                    const std::vector<std::pair<py::dtype, std::vector<py::ssize_t>>>&, py::object,
-                    int, std::int64_t>(),
-           "table"_a, "pool"_a, "fields"_a, "order"_a, "num_workers"_a, "depth"_a)
+      .def(py::init<py::object, py::object, const std::vector<FieldArgument>&, py::object, int,
+                    std::int64_t, const std::string&>(),
+           "table"_a, "pool"_a, "fields"_a, "order"_a, "num_workers"_a, "depth"_a,
+           "on_error"_a = "raise")
       .def("next", &PyEngine::next, "timeout_s"_a = 0.0)
       .def("stop", &PyEngine::stop)
       .def("stats", &PyEngine::stats);

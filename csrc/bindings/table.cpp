@@ -2,10 +2,12 @@
 
 #include <optional>
 #include <string>
+#include <tuple>
 #include <variant>
 #include <vector>
 
 #include "base/bytes.h"
+#include "batch/block_check.h"
 #include "batch/gather.h"
 #include "bindings/bindings.h"
 #include "bindings/exit.h"
@@ -24,12 +26,24 @@ Io io_named(const std::string& name) {
   throw py::value_error("io must be 'auto', 'mmap' or 'pread', got '" + name + "'");
 }
 
+Stored stored_named(const std::string& name) {
+  if (name.empty()) return Stored::as_delivered;
+  if (name == "uint8") return Stored::u8;
+  if (name == "int8") return Stored::i8;
+  if (name == "uint16") return Stored::u16;
+  if (name == "int16") return Stored::i16;
+  if (name == "uint32") return Stored::u32;
+  if (name == "int32") return Stored::i32;
+  throw py::value_error("integers of 8, 16 and 32 bits become int64, not '" + name + "'");
+}
+
 class TableBuilder {
  public:
   explicit TableBuilder(const std::string& io)
       : files_(std::make_unique<FileCache>(io_named(io))) {}
 
-  std::int32_t add_file(const std::variant<py::str, py::bytes>& path, std::int64_t size_bytes) {
+  std::int32_t add_file(const std::variant<py::str, py::bytes>& path, std::int64_t size_bytes,
+                        const std::optional<std::tuple<dev_t, ino_t, std::int64_t>>& identity) {
     check_unbuilt();
     std::string name;
     if (const auto* bytes = std::get_if<py::bytes>(&path)) {
@@ -41,14 +55,16 @@ class TableBuilder {
     }
     if (name.find('\0') != std::string::npos) throw py::value_error("embedded null byte in path");
     if (size_bytes < 0) throw py::value_error("a file cannot have a negative size");
-    sources_.push_back({files_->add(std::move(name), size_bytes), {}});
+    std::optional<FileIdentity> known;
+    if (identity) known = std::make_from_tuple<FileIdentity>(*identity);
+    sources_.push_back({files_->add(std::move(name), size_bytes, known), {}, {}});
     return static_cast<std::int32_t>(sources_.size() - 1);
   }
 
   std::int32_t add_memory(py::object owner, std::uintptr_t address, std::size_t size_bytes) {
     check_unbuilt();
     owners_.append(std::move(owner));
-    sources_.push_back({-1, {reinterpret_cast<const std::byte*>(address), size_bytes}});
+    sources_.push_back({-1, {reinterpret_cast<const std::byte*>(address), size_bytes}, {}});
     return static_cast<std::int32_t>(sources_.size() - 1);
   }
 
@@ -65,21 +81,34 @@ class TableBuilder {
 
   void add_column(std::int32_t group, std::string name, std::int64_t row_bytes,
                   std::int64_t row_stride, const IndexArray& sources, const IndexArray& offsets,
-                  bool boolean) {
+                  bool boolean, const std::string& stored) {
+    columns_.push_back(
+        column(group, std::move(name), row_bytes, row_stride, sources, offsets, boolean));
+    columns_.back().stored = stored_named(stored);
+  }
+
+  void add_ragged_column(std::int32_t group, std::string name, std::int64_t element_bytes,
+                         const IndexArray& sources, const IndexArray& offsets,
+                         const IndexArray& bounds_sources, const IndexArray& bounds_offsets,
+                         const IndexArray& totals, bool boolean, const std::string& stored) {
+    constexpr std::int64_t kBytes = sizeof(std::int64_t);
+    const auto shard_totals = as_span(totals);
+    Bounds bounds{column(group, name, 2 * kBytes, kBytes, bounds_sources, bounds_offsets, false),
+                  {shard_totals.begin(), shard_totals.end()}};
+    Column values =
+        column(group, std::move(name), element_bytes, element_bytes, sources, offsets, boolean);
+    values.bounds = std::make_shared<const Bounds>(std::move(bounds));
+    values.stored = stored_named(stored);
+    columns_.push_back(std::move(values));
+  }
+
+  void add_checksums(std::int32_t source, std::int64_t begin, std::int64_t end,
+                     std::int64_t block_bytes, std::int64_t crcs) {
     check_unbuilt();
-    if (group < 0 || static_cast<std::size_t>(group) >= groups_.size()) {
-      throw py::index_error("no such group");
+    if (source < 0 || static_cast<std::size_t>(source) >= sources_.size()) {
+      throw py::index_error("no such source");
     }
-    Column column{std::move(name), row_bytes, row_stride, {}, {}, boolean, group};
-    for (std::int64_t source : as_span(sources)) {
-      if (source < 0 || static_cast<std::size_t>(source) >= sources_.size()) {
-        throw py::index_error("no such source");
-      }
-      column.sources.push_back(static_cast<std::int32_t>(source));
-    }
-    const auto span = as_span(offsets);
-    column.offsets.assign(span.begin(), span.end());
-    columns_.push_back(std::move(column));
+    sources_[static_cast<std::size_t>(source)].blocks = {begin, end, block_bytes, crcs};
   }
 
   PyTable build() {
@@ -94,6 +123,25 @@ class TableBuilder {
     if (files_ == nullptr) throw py::value_error("this table is already built");
   }
 
+  Column column(std::int32_t group, std::string name, std::int64_t row_bytes,
+                std::int64_t row_stride, const IndexArray& sources, const IndexArray& offsets,
+                bool boolean) const {
+    check_unbuilt();
+    if (group < 0 || static_cast<std::size_t>(group) >= groups_.size()) {
+      throw py::index_error("no such group");
+    }
+    Column column{std::move(name), row_bytes, row_stride, {}, {}, boolean, group};
+    for (std::int64_t source : as_span(sources)) {
+      if (source < 0 || static_cast<std::size_t>(source) >= sources_.size()) {
+        throw py::index_error("no such source");
+      }
+      column.sources.push_back(static_cast<std::int32_t>(source));
+    }
+    const auto span = as_span(offsets);
+    column.offsets.assign(span.begin(), span.end());
+    return column;
+  }
+
   std::unique_ptr<FileCache> files_;
   std::vector<Source> sources_;
   std::vector<ColumnGroup> groups_;
@@ -101,33 +149,92 @@ class TableBuilder {
   py::list owners_;
 };
 
+// The indices, checked, where no other thread can change them.
+std::vector<std::int64_t> checked_copy(const Table& table, const IndexArray& indices) {
+  table.check_process();
+  const auto span = as_span(indices);
+  std::vector<std::int64_t> samples(span.begin(), span.end());
+  table.check_indices(samples);
+  return samples;
+}
+
+// Checks may read much more than the samples: not while Python waits.
+void check_rows(BlockCheck& check, std::vector<std::int64_t>& samples) {
+  if (check.idle()) return;
+  const Unlocked unlocked;
+  check.check_rows(samples, nullptr);
+}
+
+// The memory of an array that is to hold the samples of a column.
+std::byte* destination(const Column& column, const py::array& array, std::int64_t bytes) {
+  if (!array.writeable() || (array.flags() & py::array::c_style) == 0 || array.nbytes() != bytes) {
+    throw py::value_error("field '" + column.name + "': the array must be writable, " +
+                          "C-contiguous and of " + std::to_string(bytes) + " bytes");
+  }
+  return static_cast<std::byte*>(const_cast<void*>(array.data()));
+}
+
 void gather(const PyTable& self, const IndexArray& indices, const std::vector<py::array>& out) {
   const Table& table = *self.table;
+  const auto columns = table.columns();
   table.check_process();
-  if (out.size() != table.columns().size()) throw py::value_error("one array per column is needed");
+  if (out.size() != columns.size()) throw py::value_error("one array per column is needed");
+  auto samples = checked_copy(table, indices);
+  BlockCheck check(table);
+  check_rows(check, samples);
+  Gatherer gatherer(table);
+  std::vector<SpanTable> spans(columns.size());
   std::vector<std::byte*> data;
   std::int64_t total_bytes = 0;
-  for (std::size_t c = 0; c < out.size(); ++c) {
-    const std::int64_t bytes = checked_mul(table.columns()[c].row_bytes, indices.size());
-    const py::array& array = out[c];
-    if (!array.writeable() || (array.flags() & py::array::c_style) == 0 ||
-        array.nbytes() != bytes) {
-      throw py::value_error("field '" + table.columns()[c].name +
-                            "': the array must be writable, " + "C-contiguous and of " +
-                            std::to_string(bytes) + " bytes");
+  for (std::size_t c = 0; c < columns.size(); ++c) {
+    std::int64_t rows = indices.size();
+    if (columns[c].bounds != nullptr) {
+      gatherer.read_spans(columns[c], samples, spans[c], Reading::mapped);
+      rows = spans[c].spans().total();
     }
-    data.push_back(static_cast<std::byte*>(const_cast<void*>(array.data())));
+    const std::int64_t bytes = checked_mul(columns[c].delivered_bytes(), rows);
+    data.push_back(destination(columns[c], out[c], bytes));
     total_bytes += bytes;
   }
-  const auto span = as_span(indices);
-  const std::vector<std::int64_t> samples(span.begin(), span.end());  // no other thread's to change
-  table.check_indices(samples);
   std::optional<Unlocked> unlocked;
-  if (total_bytes >= kUnlockBytes) unlocked.emplace();
-  Gatherer gatherer(table);
+  if (total_bytes >= kUnlockBytes || !check.idle()) unlocked.emplace();
+  check.check_values(samples, spans, nullptr);
   for (std::size_t c = 0; c < data.size(); ++c) {
-    gatherer.gather(table.columns()[c], samples, data[c], Reading::mapped);
+    if (columns[c].bounds == nullptr) {
+      gatherer.gather(columns[c], samples, data[c], Reading::mapped);
+    } else {
+      gatherer.gather_ragged(columns[c], samples, spans[c].spans(), nullptr, data[c],
+                             Reading::mapped);
+    }
   }
+}
+
+std::vector<std::string> bad_blocks(const PyTable& self) {
+  self.table->check_process();
+  Checksums* checksums = self.table->checksums();
+  return checksums == nullptr ? std::vector<std::string>{} : checksums->complaints();
+}
+
+py::array_t<std::int64_t> lengths(const PyTable& self, std::int64_t number,
+                                  const IndexArray& indices) {
+  const Table& table = *self.table;
+  const auto columns = table.columns();
+  if (number < 0 || static_cast<std::size_t>(number) >= columns.size()) {
+    throw py::index_error("no such column");
+  }
+  const Column& column = columns[static_cast<std::size_t>(number)];
+  if (column.bounds == nullptr) throw py::value_error("field '" + column.name + "' is not ragged");
+  auto samples = checked_copy(table, indices);
+  BlockCheck check(table);
+  check_rows(check, samples);
+  py::array_t<std::int64_t> out(indices.size());
+  std::int64_t* const data = out.mutable_data();
+  std::optional<Unlocked> unlocked;
+  if (indices.nbytes() >= kUnlockBytes) unlocked.emplace();
+  SpanTable spans;
+  Gatherer(table).read_spans(column, samples, spans, Reading::mapped);
+  for (std::size_t i = 0; i < samples.size(); ++i) data[i] = spans.spans().length(i);
+  return out;
 }
 
 }  // namespace
@@ -138,16 +245,26 @@ void register_table(py::module_& module) {
       .def_property_readonly("rows", [](const PyTable& self) { return self.table->rows(); })
       .def_property_readonly("column_count",
                              [](const PyTable& self) { return self.table->columns().size(); })
-      .def("gather", &gather, "indices"_a.noconvert(), "out"_a);
+      .def_property_readonly("bad_blocks", &bad_blocks)
+      .def("gather", &gather, "indices"_a.noconvert(), "out"_a)
+      .def("lengths", &lengths, "Elements of each sample of a ragged column.", "column"_a,
+           "indices"_a.noconvert());
 
   py::class_<TableBuilder>(module, "TableBuilder", "Collects the extents of a table.")
       .def(py::init<const std::string&>(), "io"_a = "auto")
-      .def("add_file", &TableBuilder::add_file, "path"_a, "size_bytes"_a)
+      .def("add_file", &TableBuilder::add_file, "path"_a, "size_bytes"_a, "identity"_a = py::none())
       .def("add_memory", &TableBuilder::add_memory, "owner"_a, "address"_a, "size_bytes"_a)
       .def("add_group", &TableBuilder::add_group, "shard_rows"_a.noconvert(),
            "index_map"_a.noconvert() = py::none())
       .def("add_column", &TableBuilder::add_column, "group"_a, "name"_a, "row_bytes"_a,
-           "row_stride"_a, "sources"_a.noconvert(), "offsets"_a.noconvert(), "boolean"_a = false)
+           "row_stride"_a, "sources"_a.noconvert(), "offsets"_a.noconvert(), "boolean"_a = false,
+           "stored"_a = "")
+      .def("add_checksums", &TableBuilder::add_checksums, "source"_a, "begin"_a, "end"_a,
+           "block_bytes"_a, "crcs"_a)
+      .def("add_ragged_column", &TableBuilder::add_ragged_column, "group"_a, "name"_a,
+           "element_bytes"_a, "sources"_a.noconvert(), "offsets"_a.noconvert(),
+           "bounds_sources"_a.noconvert(), "bounds_offsets"_a.noconvert(), "totals"_a.noconvert(),
+           "boolean"_a = false, "stored"_a = "")
       .def("build", &TableBuilder::build);
 
   module.def(

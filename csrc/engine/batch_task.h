@@ -8,6 +8,7 @@
 
 #include "batch/layout.h"
 #include "batch/slot_pool.h"
+#include "batch/spans.h"
 
 namespace fastload {
 
@@ -25,6 +26,7 @@ struct BatchTask {
   // Makes this the task of batch k, keeping the memory of the one before.
   void restart(std::int64_t k) {
     number = k;
+    missing.clear();
     slots.clear();
     pieces.clear();
     next_piece = 0;
@@ -36,8 +38,10 @@ struct BatchTask {
 
   std::int64_t number = 0;
   std::vector<std::int64_t> indices;
+  std::vector<std::int64_t> missing;  // taken from indices: their bytes are damaged
+  std::vector<SpanTable> spans;       // one per column, used by the ragged ones
   BatchLayout layout;
-  std::vector<Lease> slots;  // one per field
+  std::vector<Lease> slots;  // one per array
   std::vector<Piece> pieces;
   std::size_t next_piece = 0;
   std::atomic<std::size_t> piece_count{0};  // 0 until the pieces are planned

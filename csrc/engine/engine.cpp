@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <utility>
 
 #include "base/error.h"
 #include "engine/worker.h"
@@ -32,6 +33,35 @@ class SignalsBlocked {
   sigset_t before_;
 };
 
+// How the columns are delivered. Throws std::invalid_argument for impossible paddings.
+std::vector<Delivery> deliveries_of(const Table& table, const EngineOptions& options) {
+  const auto columns = table.columns();
+  if (!options.paddings.empty() && options.paddings.size() != columns.size()) {
+    throw std::invalid_argument("one padding per column is needed, or none at all");
+  }
+  std::vector<Delivery> deliveries;
+  std::size_t slot = 0;
+  for (std::size_t c = 0; c < columns.size(); ++c) {
+    Delivery delivery{columns[c].delivered_bytes(), columns[c].bounds != nullptr};
+    if (!options.paddings.empty()) delivery.padding = options.paddings[c];
+    const std::string where = "field '" + columns[c].name + "': ";
+    if (delivery.padding) {
+      if (!delivery.ragged) throw std::invalid_argument(where + "only ragged fields are padded");
+      if (delivery.padding->multiple < 1) {
+        throw std::invalid_argument(where + "samples are padded to a multiple of 1 or more");
+      }
+      if (std::cmp_not_equal(delivery.padding->element.size(), delivery.row_bytes)) {
+        throw std::invalid_argument(where + "the padding must be one element, of " +
+                                    std::to_string(delivery.row_bytes) + " bytes");
+      }
+    }
+    delivery.slot = slot;
+    slot += delivery.ragged ? 2 : 1;
+    deliveries.push_back(std::move(delivery));
+  }
+  return deliveries;
+}
+
 }  // namespace
 
 Engine::Engine(std::shared_ptr<const Table> table, std::shared_ptr<SlotPool> pool,
@@ -40,20 +70,20 @@ Engine::Engine(std::shared_ptr<const Table> table, std::shared_ptr<SlotPool> poo
       pool_(std::move(pool)),
       order_(std::move(order)),
       options_(options),
+      deliveries_(deliveries_of(*table_, options)),
       readahead_(*table_),
-      consumer_(std::make_unique<Worker>(*table_)) {
+      consumer_(std::make_unique<Worker>(*table_, stopping_)) {
   if (options.worker_count < 0) throw std::invalid_argument("num_workers cannot be negative");
   if (options.depth < 1 || options.depth > kMaxDepth) {
     throw std::invalid_argument("depth must lie in [1, 2^31]");
   }
   table_->check_process();
-  for (const Column& column : table_->columns()) row_bytes_.push_back(column.row_bytes);
   order_->on_change([this] { order_changed(); });
   const SignalsBlocked blocked;
   try {
     for (int i = 0; i < options.worker_count; ++i) {
       threads_.emplace_back([this] {
-        Worker worker(*table_);
+        Worker worker(*table_, stopping_);
         run(worker);
       });
       pthread_setname_np(threads_.back().native_handle(), "fastload");
@@ -163,6 +193,7 @@ Engine::Result Engine::take(std::unique_ptr<BatchTask>& out) {
   if (task->error) std::rethrow_exception(task->error);
   ++stats_.batches;
   stats_.samples += static_cast<std::int64_t>(task->indices.size());
+  stats_.missing += static_cast<std::int64_t>(task->missing.size());
   stats_.bytes += static_cast<std::int64_t>(task->layout.total_bytes());
   out = std::move(task);
   return Result::batch;

@@ -6,12 +6,15 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "base/fork.h"
 #include "base/mutex.h"
+#include "batch/layout.h"
 #include "batch/slot_pool.h"
 #include "engine/batch_task.h"
 #include "engine/readahead.h"
@@ -20,15 +23,24 @@
 
 namespace fastload {
 
+// What becomes of a batch with samples that do not fit their checksums.
+enum class OnError {
+  raise,  // its error is thrown at its turn
+  skip,   // it is delivered without them
+};
+
 struct EngineOptions {
   int worker_count = 0;    // 0: the thread that calls next() does the work
   std::int64_t depth = 2;  // batches being filled or ready; delivered ones do not count
+  OnError on_error = OnError::raise;
+  std::vector<std::optional<PadTo>> paddings = {};  // per column, for ragged ones; or empty
 };
 
 struct EngineStats {
   std::int64_t batches;           // delivered
   std::int64_t samples;           // delivered
   std::int64_t bytes;             // delivered
+  std::int64_t missing;           // samples left out of delivered batches
   std::int64_t consumer_wait_ns;  // in next(), until its batch was ready
   std::int64_t worker_wait_ns;    // all workers, until there was something to do
   std::int64_t ready;             // batches waiting to be taken
@@ -46,8 +58,8 @@ class Engine {
  public:
   enum class Result { batch, pending, end };
 
-  // Starts the workers. Throws std::invalid_argument for a negative worker_count or a depth outside
-  // [1, 2^31].
+  // Starts the workers. Throws std::invalid_argument for a negative worker_count, a depth outside
+  // [1, 2^31], and paddings that do not fit the table.
   Engine(std::shared_ptr<const Table> table, std::shared_ptr<SlotPool> pool,
          std::shared_ptr<IndexSource> order, const EngineOptions& options);
   ~Engine();
@@ -66,6 +78,8 @@ class Engine {
   // stop() without joining, for a signal that has no time to wait.
   void request_stop();
   EngineStats stats() const;
+  // How each column is delivered.
+  std::span<const Delivery> deliveries() const { return deliveries_; }
   // What the batch that is due is waiting for, for a person.
   std::string describe_due() const;
 
@@ -84,10 +98,13 @@ class Engine {
   Claim claim() FL_REQUIRES(mutex_);
   void work_on(Worker& worker, const Claim& claimed);
   void begin(Worker& worker, BatchTask& task);
+  void read_spans(Worker& worker, BatchTask& task);
   void announce(const BatchLayout& layout);
   void plan_pieces(BatchTask& task) const;
+  void plan_ragged_pieces(BatchTask& task, std::size_t column) const;
   void publish(BatchTask& task);
   void gather(Worker& worker, BatchTask& task, const Piece& piece);
+  std::int64_t gather_piece(Worker& worker, BatchTask& task, const Piece& piece) const;
   void complete(BatchTask& task);
   Result take(std::unique_ptr<BatchTask>& out) FL_REQUIRES(mutex_);
   Result take_when_done(std::chrono::steady_clock::time_point deadline,
@@ -100,7 +117,7 @@ class Engine {
   const std::shared_ptr<SlotPool> pool_;
   const std::shared_ptr<IndexSource> order_;
   const EngineOptions options_;
-  std::vector<std::int64_t> row_bytes_;
+  std::vector<Delivery> deliveries_;  // per column
 
   // Synchronise themselves.
   Readahead readahead_;

@@ -1,8 +1,10 @@
 #include "engine/measure.h"
 
+#include <algorithm>
 #include <barrier>
 #include <chrono>
-#include <memory>
+#include <cstdint>
+#include <deque>
 #include <numeric>
 #include <stdexcept>
 #include <thread>
@@ -17,10 +19,27 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// What is copied, for one column.
-struct Rows {
-  std::vector<const std::byte*> addresses;
-  std::size_t row_bytes;
+// One column of the samples that are copied.
+struct Part {
+  const Column* column;
+  std::vector<const std::byte*> addresses;  // of rows of equal size that are copied as they are
+  SpanTable spans;                          // of ragged ones
+
+  bool plain() const { return column->bounds == nullptr && column->stored == Stored::as_delivered; }
+  std::size_t bytes(std::size_t first, std::size_t count) const {
+    const std::int64_t rows = column->bounds == nullptr ? static_cast<std::int64_t>(count)
+                                                        : spans.spans().part(first, count).total();
+    return static_cast<std::size_t>(rows * column->delivered_bytes());
+  }
+};
+
+struct Samples {
+  const Table& table;
+  std::span<const std::int64_t> indices;
+  std::size_t batch;
+  std::vector<Part> parts;
+
+  std::size_t batch_count() const { return indices.size() / batch; }
 };
 
 class Buffer {
@@ -37,25 +56,71 @@ class Buffer {
   std::byte* data_;
 };
 
+// What one thread needs to copy some of the batches of a part.
+class Copier {
+ public:
+  Copier(const Samples& samples, const Part& part)
+      : samples_(samples),
+        part_(part),
+        gatherer_(samples.table, SIZE_MAX),
+        runs_(samples.batch_count()),
+        buffer_(largest(samples, part)) {}
+
+  // REQUIRES: before copy(k). Throws std::invalid_argument for rows that are read by pread.
+  void prepare(std::size_t k) {
+    if (part_.plain()) return;
+    const std::size_t first = k * samples_.batch;
+    const Spans spans =
+        part_.column->bounds == nullptr ? Spans{} : part_.spans.spans().part(first, samples_.batch);
+    const auto runs = gatherer_.runs(*part_.column, samples_.indices.subspan(first, samples_.batch),
+                                     spans, buffer_.data());
+    for (const Run& run : runs) check_mapped(run.from);
+    runs_[k].assign(runs.begin(), runs.end());
+  }
+
+  // Returns the bytes written.
+  std::size_t copy(std::size_t k) const {
+    const CopyKernel& kernel = copy_kernel();
+    const std::size_t first = k * samples_.batch;
+    if (part_.plain()) {
+      kernel.copy_rows(buffer_.data(), part_.addresses.data() + first, samples_.batch,
+                       static_cast<std::size_t>(part_.column->row_bytes));
+    } else {
+      kernel.runs_of(part_.column->stored)(runs_[k]);
+    }
+    return part_.bytes(first, samples_.batch);
+  }
+
+  static void check_mapped(const std::byte* row) {
+    if (row == nullptr) throw std::invalid_argument("rows read by pread have no memory-bus limit");
+  }
+
+ private:
+  static std::size_t largest(const Samples& samples, const Part& part) {
+    std::size_t most = 0;
+    for (std::size_t k = 0; k < samples.batch_count(); ++k) {
+      most = std::max(most, part.bytes(k * samples.batch, samples.batch));
+    }
+    return most;
+  }
+
+  const Samples& samples_;
+  const Part& part_;
+  Gatherer gatherer_;  // holds the mappings
+  std::vector<std::vector<Run>> runs_;
+  Buffer buffer_;
+};
+
 // Copies every `step`-th batch from `first` on, over and over, until `seconds` after all threads
 // have come through `ready`, each with warm buffers. Returns bytes per second.
-double copy_for(double seconds, std::barrier<>& ready, const std::vector<Rows>& columns,
-                std::size_t batch, std::size_t first, std::size_t step) {
-  std::vector<std::unique_ptr<Buffer>> buffers;
-  std::size_t batch_bytes = 0;
-  for (const Rows& rows : columns) {
-    buffers.push_back(std::make_unique<Buffer>(batch * rows.row_bytes));
-    batch_bytes += batch * rows.row_bytes;
-  }
-  const CopyKernel& kernel = copy_kernel();
-  const std::size_t batch_count = columns.front().addresses.size() / batch;
+double copy_for(double seconds, std::barrier<>& ready, const std::deque<Copier>& copiers,
+                std::size_t batch_count, std::size_t first, std::size_t step) {
   std::size_t k = first % batch_count;
   const auto copy_next = [&] {
-    for (std::size_t c = 0; c < columns.size(); ++c) {
-      kernel.copy_rows(buffers[c]->data(), columns[c].addresses.data() + k * batch, batch,
-                       columns[c].row_bytes);
-    }
+    std::size_t bytes = 0;
+    for (const Copier& copier : copiers) bytes += copier.copy(k);
     k = (k + step) % batch_count;
+    return static_cast<std::int64_t>(bytes);
   };
   copy_next();
   ready.arrive_and_wait();
@@ -63,14 +128,26 @@ double copy_for(double seconds, std::barrier<>& ready, const std::vector<Rows>& 
   std::int64_t bytes = 0;
   std::int64_t unchecked = 0;
   for (;;) {
-    copy_next();
-    bytes += static_cast<std::int64_t>(batch_bytes);
-    unchecked += static_cast<std::int64_t>(batch_bytes) + 1;
+    const std::int64_t written = copy_next();
+    bytes += written;
+    unchecked += written + 1;
     if (unchecked < (1 << 18)) continue;  // looking at the clock is not free
     unchecked = 0;
     const double elapsed = std::chrono::duration<double>(Clock::now() - start).count();
     if (elapsed >= seconds) return static_cast<double>(bytes) / elapsed;
   }
+}
+
+Part part_of(Gatherer& gatherer, const Column& column, std::span<const std::int64_t> indices) {
+  Part part{&column, {}, {}};
+  if (column.bounds != nullptr) {
+    gatherer.read_spans(column, indices, part.spans, Reading::mapped);
+  } else if (part.plain()) {
+    const auto rows = gatherer.addresses(column, indices);
+    part.addresses.assign(rows.begin(), rows.end());
+    for (const std::byte* row : rows) Copier::check_mapped(row);
+  }
+  return part;
 }
 
 }  // namespace
@@ -83,24 +160,29 @@ double measure_gather(const Table& table, std::span<const std::int64_t> indices,
   }
   table.check_process();
   table.check_indices(indices);
-  std::vector<std::unique_ptr<Gatherer>> gatherers;  // they hold the mappings, each of one column
-  std::vector<Rows> columns;
+  Gatherer gatherer(table, SIZE_MAX);  // holds the mappings
+  Samples samples{table, indices, static_cast<std::size_t>(batch), {}};
   for (const Column& column : table.columns()) {
-    gatherers.push_back(std::make_unique<Gatherer>(table));
-    const auto rows = gatherers.back()->addresses(column, indices);
-    columns.push_back({{rows.begin(), rows.end()}, static_cast<std::size_t>(column.row_bytes)});
-    for (const std::byte* row : rows) {
-      if (row == nullptr)
-        throw std::invalid_argument("rows read by pread have no memory-bus limit");
+    samples.parts.push_back(part_of(gatherer, column, indices));
+  }
+  std::vector<std::deque<Copier>> copiers(static_cast<std::size_t>(threads));
+  const std::size_t batch_count = samples.batch_count();
+  for (std::size_t t = 0; t < copiers.size(); ++t) {
+    for (const Part& part : samples.parts) {
+      Copier& copier = copiers[t].emplace_back(samples, part);
+      std::vector<bool> prepared(batch_count);
+      for (std::size_t k = t % batch_count; !prepared[k]; k = (k + copiers.size()) % batch_count) {
+        copier.prepare(k);
+        prepared[k] = true;
+      }
     }
   }
   std::barrier<> ready(threads);
-  std::vector<double> speeds(static_cast<std::size_t>(threads));
+  std::vector<double> speeds(copiers.size());
   std::vector<std::thread> team;
   for (std::size_t t = 0; t < speeds.size(); ++t) {
     team.emplace_back([&, t] {
-      speeds[t] =
-          copy_for(seconds, ready, columns, static_cast<std::size_t>(batch), t, speeds.size());
+      speeds[t] = copy_for(seconds, ready, copiers[t], batch_count, t, speeds.size());
     });
   }
   for (std::thread& thread : team) thread.join();

@@ -5,8 +5,6 @@
 namespace fastload {
 namespace {
 
-// Below this a row is read by pread when cold: a fault would read and map many times as much.
-constexpr std::int64_t kSmallRowBytes = 16 << 10;
 // The count of major faults is read (0.3 us) after so many bytes.
 constexpr std::int64_t kCheckBytes = 1 << 20;
 constexpr int kWarmBatches = 8;
@@ -21,22 +19,36 @@ long major_faults() {
 
 Readahead::Monitor Readahead::monitor() { return {false, 0, major_faults()}; }
 
-Reading Readahead::reading(const Column& column) const {
-  return cold() && column.row_bytes < kSmallRowBytes ? Reading::cold : Reading::mapped;
+void Readahead::prepare_bounds(const Monitor& monitor, Gatherer& gatherer,
+                               std::span<const std::int64_t> indices) {
+  if (monitor.looked && !cold()) return;
+  for (const Column& column : table_.columns()) {
+    if (column.bounds == nullptr) continue;
+    if (ask_if_missing(gatherer, column.bounds->column, indices, {})) set_cold();
+  }
 }
 
-void Readahead::prepare(Monitor& monitor, Gatherer& gatherer,
-                        std::span<const std::int64_t> indices) {
+void Readahead::prepare(Monitor& monitor, Gatherer& gatherer, std::span<const std::int64_t> indices,
+                        std::span<const SpanTable> spans) {
   const bool was_cold = cold();
   if (monitor.looked && !was_cold) return;
   monitor.looked = true;
-  if (ask_for_missing(gatherer, indices)) {
-    warm_streak_.store(0, std::memory_order_relaxed);
-    cold_.store(true, std::memory_order_relaxed);
+  bool missing = false;
+  const auto columns = table_.columns();
+  for (std::size_t c = 0; c < columns.size(); ++c) {
+    missing |= ask_if_missing(gatherer, columns[c], indices, spans[c].spans());
+  }
+  if (missing) {
+    set_cold();
   } else if (was_cold && warm_streak_.fetch_add(1, std::memory_order_relaxed) + 1 >= kWarmBatches) {
     cold_.store(false, std::memory_order_relaxed);
     warm_streak_.store(0, std::memory_order_relaxed);
   }
+}
+
+void Readahead::set_cold() {
+  warm_streak_.store(0, std::memory_order_relaxed);
+  cold_.store(true, std::memory_order_relaxed);
 }
 
 void Readahead::observe(Monitor& monitor, std::int64_t bytes) {
@@ -47,14 +59,11 @@ void Readahead::observe(Monitor& monitor, std::int64_t bytes) {
   monitor.major_faults = now;
 }
 
-bool Readahead::ask_for_missing(Gatherer& gatherer, std::span<const std::int64_t> indices) const {
-  bool missing = false;
-  for (const Column& column : table_.columns()) {
-    if (gatherer.resident(column, indices)) continue;
-    missing = true;
-    gatherer.will_need(column, indices);
-  }
-  return missing;
+bool Readahead::ask_if_missing(Gatherer& gatherer, const Column& column,
+                               std::span<const std::int64_t> indices, const Spans& spans) {
+  if (gatherer.resident(column, indices, spans)) return false;
+  gatherer.will_need(column, indices, spans);
+  return true;
 }
 
 }  // namespace fastload

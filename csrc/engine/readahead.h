@@ -28,19 +28,24 @@ class Readahead {
 
   explicit Readahead(const Table& table) : table_(table) {}
 
-  // How to read the rows of `column` now.
-  Reading reading(const Column& column) const;
+  // How to read rows now.
+  Reading reading() const { return cold() ? Reading::cold : Reading::mapped; }
   bool cold() const { return cold_.load(std::memory_order_relaxed); }
+  // The same as prepare(), just before the bounds of ragged columns are read.
+  void prepare_bounds(const Monitor& monitor, Gatherer& gatherer,
+                      std::span<const std::int64_t> indices);
   // Called when a batch is begun, some time before it is gathered. While the data are cold, and for
   // the first batch of each thread, looks which rows are missing and asks for them.
-  void prepare(Monitor& monitor, Gatherer& gatherer, std::span<const std::int64_t> indices);
+  void prepare(Monitor& monitor, Gatherer& gatherer, std::span<const std::int64_t> indices,
+               std::span<const SpanTable> spans);
   // Called after `bytes` were gathered by the calling thread.
   void observe(Monitor& monitor, std::int64_t bytes);
 
  private:
-  // Starts reading the columns of which a few rows, looked up, are not resident; whether there were
-  // any.
-  bool ask_for_missing(Gatherer& gatherer, std::span<const std::int64_t> indices) const;
+  // Starts reading a column of which a few rows, looked up, are not resident; whether it was so.
+  static bool ask_if_missing(Gatherer& gatherer, const Column& column,
+                             std::span<const std::int64_t> indices, const Spans& spans);
+  void set_cold();
 
   const Table& table_;
   // Hints, not protocol: a late or lost update costs a little time and never correctness.

@@ -16,6 +16,11 @@ constexpr std::int64_t kHeldBatches = 4;
 // So much is allocated when a run starts; more comes as it is needed.
 constexpr std::size_t kReserveBytes = std::size_t{1} << 30;
 
+// Whether a batch is cut into pieces; else each of its fields is one.
+bool is_shared(const BatchTask& task) {
+  return task.layout.total_bytes() > static_cast<std::size_t>(kPieceBytes);
+}
+
 }  // namespace
 
 void Engine::run(Worker& worker) {
@@ -75,15 +80,14 @@ void Engine::work_on(Worker& worker, const Claim& claimed) {
     task.error = std::current_exception();
     task.pieces.clear();
   }
-  const bool shared = task.layout.total_bytes() > static_cast<std::size_t>(kPieceBytes);
   if (task.pieces.empty()) {
     complete(task);
-  } else if (shared || readahead_.cold()) {
+  } else if (is_shared(task) || readahead_.cold()) {
     publish(task);
   } else {
     // Each field is one piece. The last one completes the task, which may then be gone.
     const std::size_t samples = task.indices.size();
-    for (std::size_t column = 0; column < row_bytes_.size(); ++column) {
+    for (std::size_t column = 0; column < deliveries_.size(); ++column) {
       gather(worker, task, {column, 0, samples});
     }
   }
@@ -93,21 +97,48 @@ void Engine::work_on(Worker& worker, const Claim& claimed) {
 void Engine::begin(Worker& worker, BatchTask& task) {
   order_->take(task.number, task.indices);
   table_->check_indices(task.indices);
-  layout_batch(row_bytes_, static_cast<std::int64_t>(task.indices.size()), task.layout);
+  auto* missing = options_.on_error == OnError::skip ? &task.missing : nullptr;
+  worker.check.check_rows(task.indices, missing);
+  read_spans(worker, task);
+  if (worker.check.check_values(task.indices, task.spans, missing)) read_spans(worker, task);
+  layout_batch(deliveries_, static_cast<std::int64_t>(task.indices.size()), task.spans,
+               task.layout);
   announce(task.layout);
-  for (std::size_t bytes : task.layout.field_bytes) task.slots.push_back(pool_->acquire(bytes));
+  for (std::size_t bytes : task.layout.slot_bytes) task.slots.push_back(pool_->acquire(bytes));
+  for (std::size_t column = 0; column < deliveries_.size(); ++column) {
+    const Delivery& delivery = deliveries_[column];
+    if (!delivery.ragged) continue;
+    write_spans(delivery, task.spans[column].spans(), task.slots[delivery.slot + 1].data());
+  }
   plan_pieces(task);
   task.pieces_left.store(task.pieces.size());
   task.piece_count.store(task.pieces.size());
   if (task.indices.empty()) return;
-  readahead_.prepare(worker.monitor, worker.gatherer, task.indices);
+  readahead_.prepare(worker.monitor, worker.gatherer, task.indices, task.spans);
+}
+
+// Of the ragged columns: how large the batch is depends on them.
+void Engine::read_spans(Worker& worker, BatchTask& task) {
+  task.spans.resize(deliveries_.size());
+  if (std::none_of(deliveries_.begin(), deliveries_.end(),
+                   [](const Delivery& delivery) { return delivery.ragged; })) {
+    return;
+  }
+  if (!task.indices.empty()) {
+    readahead_.prepare_bounds(worker.monitor, worker.gatherer, task.indices);
+  }
+  for (std::size_t column = 0; column < deliveries_.size(); ++column) {
+    if (!deliveries_[column].ragged) continue;
+    worker.gatherer.read_spans(table_->columns()[column], task.indices, task.spans[column],
+                               readahead_.reading());
+  }
 }
 
 // With the first batch: tells the pool how much is in circulation, and allocates it at once rather
 // than when timing first asks for it.
 void Engine::announce(const BatchLayout& layout) {
   std::size_t batch_bytes = 0;
-  for (std::size_t bytes : layout.field_bytes) batch_bytes += SlotPool::capacity_for(bytes);
+  for (std::size_t bytes : layout.slot_bytes) batch_bytes += SlotPool::capacity_for(bytes);
   const auto batches = static_cast<std::size_t>(options_.depth + kHeldBatches);
   std::size_t none = 0;
   if (layout.total_bytes() == 0 ||
@@ -118,18 +149,43 @@ void Engine::announce(const BatchLayout& layout) {
   if (pool.used_bytes + pool.free_bytes >= batch_bytes * batches) return;  // of an earlier epoch
   std::vector<Lease> slots;
   for (std::size_t i = 0; i < std::min(batches, kReserveBytes / batch_bytes); ++i) {
-    for (std::size_t bytes : layout.field_bytes) slots.push_back(pool_->acquire(bytes));
+    for (std::size_t bytes : layout.slot_bytes) slots.push_back(pool_->acquire(bytes));
   }
 }
 
 void Engine::plan_pieces(BatchTask& task) const {
   const std::size_t samples = task.indices.size();
-  for (std::size_t column = 0; column < row_bytes_.size(); ++column) {
-    const std::int64_t row = std::max<std::int64_t>(1, row_bytes_[column]);
+  if (samples == 0) return;
+  const bool whole = !is_shared(task);
+  for (std::size_t column = 0; column < deliveries_.size(); ++column) {
+    const Delivery& delivery = deliveries_[column];
+    if (whole) {
+      task.pieces.push_back({column, 0, samples});
+      continue;
+    }
+    if (delivery.ragged && !delivery.padding) {
+      plan_ragged_pieces(task, column);
+      continue;
+    }
+    const std::int64_t elements = delivery.padding ? task.layout.padded_lengths[column] : 1;
+    const std::int64_t row = std::max<std::int64_t>(1, elements * delivery.row_bytes);
     const auto most = static_cast<std::size_t>(std::max<std::int64_t>(1, kPieceBytes / row));
     for (std::size_t first = 0; first < samples; first += most) {
       task.pieces.push_back({column, first, std::min(most, samples - first)});
     }
+  }
+}
+
+// Samples of different sizes: a piece ends with the sample that makes it full.
+void Engine::plan_ragged_pieces(BatchTask& task, std::size_t column) const {
+  const std::size_t samples = task.indices.size();
+  const Spans spans = task.spans[column].spans();
+  const std::int64_t most = kPieceBytes / std::max<std::int64_t>(1, deliveries_[column].row_bytes);
+  std::size_t first = 0;
+  for (std::size_t end = 1; end <= samples; ++end) {
+    if (end < samples && spans.offsets[end] - spans.offsets[first] <= most) continue;
+    task.pieces.push_back({column, first, end - first});
+    first = end;
   }
 }
 
@@ -145,19 +201,40 @@ void Engine::publish(BatchTask& task) {
 }
 
 void Engine::gather(Worker& worker, BatchTask& task, const Piece& piece) {
-  const Column& column = table_->columns()[piece.column];
+  std::int64_t bytes = 0;
   if (!task.failed.load() && !stopping_.load()) {
     try {
-      const std::span<const std::int64_t> indices(task.indices.data() + piece.first, piece.count);
-      std::byte* out = task.slots[piece.column].data() +
-                       piece.first * static_cast<std::size_t>(column.row_bytes);
-      worker.gatherer.gather(column, indices, out, readahead_.reading(column));
+      bytes = gather_piece(worker, task, piece);
     } catch (...) {
       if (!task.failed.exchange(true)) task.error = std::current_exception();
     }
   }
-  readahead_.observe(worker.monitor, column.row_bytes * static_cast<std::int64_t>(piece.count));
+  readahead_.observe(worker.monitor, bytes);
   if (task.pieces_left.fetch_sub(1) == 1) complete(task);
+}
+
+// Returns the bytes of the piece.
+std::int64_t Engine::gather_piece(Worker& worker, BatchTask& task, const Piece& piece) const {
+  const Column& column = table_->columns()[piece.column];
+  const Delivery& delivery = deliveries_[piece.column];
+  const std::span<const std::int64_t> indices(task.indices.data() + piece.first, piece.count);
+  std::byte* out = task.slots[delivery.slot].data();
+  const auto first = static_cast<std::int64_t>(piece.first);
+  if (!delivery.ragged) {
+    worker.gatherer.gather(column, indices, out + first * delivery.row_bytes, readahead_.reading());
+    return delivery.row_bytes * static_cast<std::int64_t>(piece.count);
+  }
+  const Spans all = task.spans[piece.column].spans();
+  const Spans spans = all.part(piece.first, piece.count);
+  if (!delivery.padding) {
+    out += all.offsets[piece.first] * delivery.row_bytes;
+    worker.gatherer.gather_ragged(column, indices, spans, nullptr, out, readahead_.reading());
+  } else {
+    const Padding padding{task.layout.padded_lengths[piece.column], delivery.padding->element};
+    out += first * padding.length * delivery.row_bytes;
+    worker.gatherer.gather_ragged(column, indices, spans, &padding, out, readahead_.reading());
+  }
+  return spans.total() * delivery.row_bytes;
 }
 
 // The last touch of a task by a worker.

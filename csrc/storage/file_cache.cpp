@@ -1,6 +1,7 @@
 #include "storage/file_cache.h"
 
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -9,6 +10,16 @@
 #include "base/error.h"
 
 namespace fastload {
+namespace {
+
+// A file may grow.
+bool was_replaced(const FileIdentity& known, const FileDescriptor& now, std::int64_t size_bytes) {
+  const FileIdentity& found = now.identity();
+  return found.device != known.device || found.inode != known.inode ||
+         (found.modified_ns != known.modified_ns && now.size_bytes() == size_bytes);
+}
+
+}  // namespace
 
 OpenFileLimits OpenFileLimits::of_this_process() {
   std::size_t max_maps = 65530;
@@ -20,18 +31,21 @@ OpenFileLimits OpenFileLimits::of_this_process() {
           std::clamp<std::size_t>(max_files / 8, 4, 256)};
 }
 
-std::int32_t FileCache::add(std::string path, std::int64_t size_bytes) {
+std::int32_t FileCache::add(std::string path, std::int64_t size_bytes,
+                            std::optional<FileIdentity> identity) {
   File file;
   file.path = std::move(path);
   file.size_bytes = size_bytes;
+  file.identity = identity;
   files_.push_back(std::move(file));
   return static_cast<std::int32_t>(files_.size() - 1);
 }
 
 std::shared_ptr<const FileDescriptor> FileCache::open(File& file) {
   auto descriptor = std::make_shared<const FileDescriptor>(file.path);
-  if (file.seen && (descriptor->device() != file.device || descriptor->inode() != file.inode)) {
-    throw_os_error(ESTALE, "the file was replaced while it was in use; open the dataset again",
+  if (file.identity && was_replaced(*file.identity, *descriptor, file.size_bytes)) {
+    throw_os_error(ESTALE,
+                   "the file was replaced after the dataset was opened; open the dataset again",
                    file.path);
   }
   if (descriptor->size_bytes() < file.size_bytes) {
@@ -41,8 +55,7 @@ std::shared_ptr<const FileDescriptor> FileCache::open(File& file) {
   }
   if (!file.seen) {
     file.seen = true;
-    file.device = descriptor->device();
-    file.inode = descriptor->inode();
+    file.identity = descriptor->identity();
     file.by_pread = io_ == Io::kPread || (io_ == Io::kAuto && descriptor->prefers_pread());
   }
   return descriptor;
@@ -72,6 +85,14 @@ std::shared_ptr<const Mapping> FileCache::mapping(std::int32_t number) {
   mapped_.push_front(number);
   file.mapping_place = mapped_.begin();
   return file.mapping;
+}
+
+std::string FileCache::why_unreadable(std::int32_t file) const {
+  struct stat status = {};
+  if (stat(path(file).c_str(), &status) == 0 && status.st_size < size_bytes(file)) {
+    return "the file was cut to " + std::to_string(status.st_size) + " bytes while it was in use";
+  }
+  return "its storage failed";
 }
 
 std::shared_ptr<const FileDescriptor> FileCache::descriptor(std::int32_t number) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <list>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,22 +22,25 @@ struct OpenFileLimits {
 };
 
 // Files by number, as mappings or descriptors; the least recently used ones are closed beyond the
-// limits. What is handed out stays open as long as it is held. A file must stay the same file
-// (device and inode) with at least its size at open: else OsError, or FormatError for the size.
-// Thread-safe.
+// limits. What is handed out stays open as long as it is held. A file must stay the same file, with
+// at least its size at open: else OsError, or FormatError for the size. Thread-safe.
 class FileCache {
  public:
   explicit FileCache(Io io, OpenFileLimits limits = OpenFileLimits::of_this_process())
       : io_(io), limits_(limits) {}
 
+  // `identity`: the file that is meant; without it, the one that is there when it is first opened.
   // REQUIRES: not concurrent with anything else.
-  std::int32_t add(std::string path, std::int64_t size_bytes);
+  std::int32_t add(std::string path, std::int64_t size_bytes,
+                   std::optional<FileIdentity> identity = {});
 
   const std::string& path(std::int32_t file) const { return at(file).path; }
   std::int64_t size_bytes(std::int32_t file) const { return at(file).size_bytes; }
 
   // The mapping of a file, or nullptr if it is to be read by pread. Throws OsError, FormatError.
   std::shared_ptr<const Mapping> mapping(std::int32_t file);
+  // What has become of a file that could not be read, for a message.
+  std::string why_unreadable(std::int32_t file) const;
   // A descriptor of the same file. Throws OsError, FormatError.
   std::shared_ptr<const FileDescriptor> descriptor(std::int32_t file);
 
@@ -44,10 +48,9 @@ class FileCache {
   struct File {
     std::string path;
     std::int64_t size_bytes;
-    bool seen = false;  // opened once: device, inode and `by_pread` are known
+    std::optional<FileIdentity> identity;
+    bool seen = false;  // opened once: `by_pread` is known
     bool by_pread = false;
-    dev_t device = 0;
-    ino_t inode = 0;
     std::shared_ptr<const Mapping> mapping;
     std::shared_ptr<const FileDescriptor> descriptor;
     std::list<std::int32_t>::iterator mapping_place;

@@ -43,7 +43,7 @@ const std::byte* page_start(const std::byte* data) {
 }  // namespace
 
 FileDescriptor::FileDescriptor(const std::string& path)
-    : path_(path), number_(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY)) {
+    : path_(path), number_(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK)) {
   if (number_ < 0) throw_os_error(errno, "cannot open", path);
   struct stat status = {};
   if (fstat(number_, &status) != 0) {
@@ -51,9 +51,13 @@ FileDescriptor::FileDescriptor(const std::string& path)
     close(number_);
     throw_os_error(code, "cannot stat", path);
   }
+  if (!S_ISREG(status.st_mode)) {  // a pipe would be waited for
+    close(number_);
+    throw_os_error(EINVAL, "not a regular file", path);
+  }
   size_bytes_ = status.st_size;
-  device_ = status.st_dev;
-  inode_ = status.st_ino;
+  identity_ = {status.st_dev, status.st_ino,
+               status.st_mtim.tv_sec * std::int64_t{1'000'000'000} + status.st_mtim.tv_nsec};
 }
 
 FileDescriptor::~FileDescriptor() { close(number_); }

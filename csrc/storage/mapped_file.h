@@ -14,10 +14,18 @@ namespace fastload {
 // whose mappings fail in ways a copy cannot survive).
 enum class Io { kAuto, kMmap, kPread };
 
+// Which file it is, whatever its name, and when it was written: file systems give the inode of a
+// file that was removed to the next one.
+struct FileIdentity {
+  dev_t device;
+  ino_t inode;
+  std::int64_t modified_ns;
+};
+
 // An open descriptor. Movable in spirit, kept behind a shared_ptr in practice. Thread-safe.
 class FileDescriptor {
  public:
-  // Throws OsError.
+  // Throws OsError; EINVAL if it is no regular file.
   explicit FileDescriptor(const std::string& path);
   ~FileDescriptor();
   FileDescriptor(const FileDescriptor&) = delete;
@@ -25,8 +33,7 @@ class FileDescriptor {
 
   const std::string& path() const { return path_; }
   std::int64_t size_bytes() const { return size_bytes_; }
-  dev_t device() const { return device_; }
-  ino_t inode() const { return inode_; }
+  const FileIdentity& identity() const { return identity_; }
   // Whether kAuto reads this file by pread: its file system is remote or lives in user space.
   bool prefers_pread() const;
   // Tells the kernel not to read beyond what is asked for.
@@ -42,8 +49,7 @@ class FileDescriptor {
   std::string path_;
   int number_;
   std::int64_t size_bytes_ = 0;
-  dev_t device_ = 0;
-  ino_t inode_ = 0;
+  FileIdentity identity_ = {};
 };
 
 // The whole of a file, mapped read-only; the descriptor is not needed afterwards. Immutable.

@@ -5,6 +5,7 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "storage/checksums.h"
 
 namespace fastload {
 
@@ -68,7 +69,13 @@ Table::Table(std::unique_ptr<FileCache> files, std::vector<Source> sources,
     }
   }
   for (const Column& column : columns_) check_column(column);
+  const auto has_blocks = [](const Source& source) { return source.blocks.block_bytes != 0; };
+  if (std::any_of(sources_.begin(), sources_.end(), has_blocks)) {
+    checksums_ = std::make_unique<Checksums>(*this);
+  }
 }
+
+Table::~Table() = default;
 
 void Table::check_column(const Column& column) const {
   const ColumnGroup& group = groups_.at(static_cast<std::size_t>(column.group));
@@ -76,28 +83,55 @@ void Table::check_column(const Column& column) const {
   if (column.row_bytes < 0 || column.row_stride < 0) {
     throw std::invalid_argument(where + "negative row size");
   }
-  if (column.sources.size() != group.shard_count() ||
-      column.offsets.size() != group.shard_count()) {
+  if (column.stored != Stored::as_delivered) {
+    if (column.boolean) throw std::invalid_argument(where + "booleans are not converted");
+    if (column.row_bytes % stored_bytes(column.stored) != 0) {
+      throw std::invalid_argument(where + "a row must hold whole numbers");
+    }
+    checked_mul(column.row_bytes, sizeof(std::int64_t));
+  }
+  const std::size_t shards = group.shard_count();
+  if (column.sources.size() != shards || column.offsets.size() != shards) {
     throw std::invalid_argument(where + "needs one source and one offset per shard");
   }
-  for (std::size_t shard = 0; shard < group.shard_count(); ++shard) {
-    const Source& source = sources_.at(static_cast<std::size_t>(column.sources[shard]));
-    const std::int64_t rows = group.shard_rows(shard);
-    const std::int64_t offset = column.offsets[shard];
-    const std::int64_t size = source.file >= 0 ? files_->size_bytes(source.file)
-                                               : static_cast<std::int64_t>(source.memory.size());
-    std::int64_t end = offset;
-    if (rows > 0) {
-      end = checked_add(checked_add(offset, checked_mul(rows - 1, column.row_stride)),
-                        column.row_bytes);
+  const Bounds* bounds = column.bounds.get();
+  if (bounds != nullptr) {
+    if (column.row_stride != column.row_bytes) {
+      throw std::invalid_argument(where + "elements must lie side by side");
     }
-    if (offset < 0 || end > size) {
-      const std::string name =
-          source.file >= 0 ? "'" + files_->path(source.file) + "'" : std::string("memory");
-      throw FormatError(where + std::to_string(rows) + " rows end at byte " + std::to_string(end) +
-                        " of " + name + ", which has " + std::to_string(size));
+    if (bounds->totals.size() != shards) {
+      throw std::invalid_argument(where + "needs one total per shard");
     }
+    check_column(bounds->column);
   }
+  for (std::size_t shard = 0; shard < shards; ++shard) {
+    const std::int64_t rows = group.shard_rows(shard);
+    const std::int64_t total = bounds != nullptr ? bounds->totals[shard] : rows;
+    if (total < 0) throw std::invalid_argument(where + "negative total");
+    check_extent(column, shard, rows > 0 ? total : 0);
+  }
+}
+
+void Table::check_extent(const Column& column, std::size_t shard, std::int64_t rows) const {
+  const Source& source = sources_.at(static_cast<std::size_t>(column.sources[shard]));
+  const std::int64_t offset = column.offsets[shard];
+  const std::int64_t size = source.file >= 0 ? files_->size_bytes(source.file)
+                                             : static_cast<std::int64_t>(source.memory.size());
+  std::int64_t end = offset;
+  if (rows > 0) {
+    end = checked_add(checked_add(offset, checked_mul(rows - 1, column.row_stride)),
+                      column.row_bytes);
+  }
+  if (offset >= 0 && end <= size) return;
+  const std::string what = column.bounds != nullptr ? " elements" : " rows";
+  throw FormatError("field '" + column.name + "': " + std::to_string(rows) + what +
+                    " end at byte " + std::to_string(end) + " of " +
+                    source_name(column.sources[shard]) + ", which has " + std::to_string(size));
+}
+
+std::string Table::source_name(std::int32_t number) const {
+  const Source& source = this->source(number);
+  return source.file >= 0 ? "'" + files_->path(source.file) + "'" : "memory";
 }
 
 void Table::check_indices(std::span<const std::int64_t> indices) const {

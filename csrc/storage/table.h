@@ -9,6 +9,7 @@
 
 #include "base/fork.h"
 #include "storage/file_cache.h"
+#include "storage/stored.h"
 
 namespace fastload {
 
@@ -18,15 +19,32 @@ struct RowPlace {
   std::int64_t row;
 };
 
-// One field of the samples of a group.
+struct Bounds;
+
+// One field of the samples of a group. Of a ragged one, whose samples have any number of elements,
+// rows are elements: those of a shard lie side by side, and `bounds` tells which are a sample's.
 struct Column {
   std::string name;
-  std::int64_t row_bytes;
+  std::int64_t row_bytes;             // in the source
   std::int64_t row_stride;            // from one row to the next; differs from row_bytes in windows
   std::vector<std::int32_t> sources;  // per shard
   std::vector<std::int64_t> offsets;  // per shard: of row 0 in its source
   bool boolean;                       // every byte is delivered as 0 or 1
   std::int32_t group;
+  std::shared_ptr<const Bounds> bounds = nullptr;  // of a ragged column
+  Stored stored = Stored::as_delivered;
+
+  std::int64_t delivered_bytes() const {  // of a row
+    if (stored == Stored::as_delivered) return row_bytes;
+    return row_bytes / stored_bytes(stored) * static_cast<std::int64_t>(sizeof(std::int64_t));
+  }
+};
+
+// Where the samples of a ragged column begin and end: rows + 1 int64 per shard, each the begin of a
+// row and the end of the one before, in elements of the shard. Untrusted until they are read.
+struct Bounds {
+  Column column;                     // a window of two bounds per row: row_bytes 16, row_stride 8
+  std::vector<std::int64_t> totals;  // per shard: elements that its values hold
 };
 
 // Columns that share their shard boundaries. Boundaries may differ between groups.
@@ -41,6 +59,7 @@ class ColumnGroup {
   std::int64_t samples() const { return mapped_ ? static_cast<std::int64_t>(map_.size()) : rows(); }
   std::size_t shard_count() const { return starts_.size() - 1; }
   std::int64_t shard_rows(std::size_t shard) const { return starts_[shard + 1] - starts_[shard]; }
+  std::int64_t first_row(std::size_t shard) const { return starts_[shard]; }
   // REQUIRES: 0 <= index < samples(). Throws std::out_of_range if the map's owner wrote a wrong row
   // to it after it was checked.
   std::int64_t row_of(std::int64_t index) const {
@@ -61,11 +80,22 @@ class ColumnGroup {
   std::int64_t uniform_rows_ = 0;  // rows of every shard but the last; 0 if they differ
 };
 
+// The part of a file that is cut into blocks with a CRC-32C each; the last one may be shorter.
+struct BlockExtent {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  std::int64_t block_bytes = 0;  // 0: there are no checksums
+  std::int64_t crcs = 0;         // byte of the file where they lie: little-endian uint32s
+};
+
 // Bytes that a column lies in: a file of the cache, or memory that outlives the table.
 struct Source {
   std::int32_t file = -1;
-  std::span<const std::byte> memory;
+  std::span<const std::byte> memory = {};
+  BlockExtent blocks = {};
 };
+
+class Checksums;
 
 // Immutable after construction and safe to use from any thread of the process that made it.
 class Table {
@@ -74,6 +104,7 @@ class Table {
   // source and all groups have equally many samples.
   Table(std::unique_ptr<FileCache> files, std::vector<Source> sources,
         std::vector<ColumnGroup> groups, std::vector<Column> columns);
+  ~Table();
 
   std::int64_t rows() const { return rows_; }
   std::span<const Column> columns() const { return columns_; }
@@ -83,8 +114,12 @@ class Table {
   const Source& source(std::int32_t number) const {
     return sources_[static_cast<std::size_t>(number)];
   }
+  // For messages: the quoted path of a file, or "memory".
+  std::string source_name(std::int32_t number) const;
   std::size_t source_count() const { return sources_.size(); }
   FileCache& files() const { return *files_; }
+  // nullptr if no source has any.
+  Checksums* checksums() const { return checksums_.get(); }
   // Throws std::out_of_range naming the first index outside [0, rows()).
   void check_indices(std::span<const std::int64_t> indices) const;
   // Throws StoppedError in a forked child: the file cache's mutex belongs to the parent.
@@ -92,6 +127,8 @@ class Table {
 
  private:
   void check_column(const Column& column) const;
+  // That `rows` rows of a shard lie inside their source.
+  void check_extent(const Column& column, std::size_t shard, std::int64_t rows) const;
 
   const std::uint64_t generation_ = fork_generation();
   std::unique_ptr<FileCache> files_;
@@ -99,6 +136,7 @@ class Table {
   std::vector<ColumnGroup> groups_;
   std::vector<Column> columns_;
   std::int64_t rows_ = 0;
+  std::unique_ptr<Checksums> checksums_;
 };
 
 }  // namespace fastload

@@ -26,7 +26,7 @@ class RowDataset:
         extents: Where the samples lie.
 
     Example:
-        >>> from fastload.dataset import ArrayDataset
+        >>> from fastload.array_dataset import ArrayDataset
         >>> rows = RowDataset(ArrayDataset({"x": np.arange(6).reshape(3, 2)}).extents)
         >>> len(rows), rows[2]
         (3, {'x': tensor([4, 5])})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,28 @@ import numpy as np
 import numpy.typing as npt
 
 from fastload.formats.extents import DTYPES, Column, Extents, Field, Group, MemorySource
+
+
+def number_field(name: str, dtype: np.dtype[Any], shape: Sequence[int]) -> Field:
+    """The field of arrays of a numpy dtype, in any byte order. Dates and times are int64.
+
+    Args:
+        name: Of the field.
+        dtype: Of the arrays.
+        shape: Of one sample.
+
+    Raises:
+        TypeError: the dtype is not one of plain numbers.
+    """
+    native = dtype.newbyteorder("=").name
+    if dtype.kind in "mM" and "[" in native:
+        return Field(name, "int64", tuple(shape), logical=native)
+    if native not in DTYPES or dtype.fields:
+        raise TypeError(
+            f"field {name!r}: dtype {dtype.str!r} is not supported; object, structured, string and "
+            "long double arrays and dates without a unit hold no plain numbers"
+        )
+    return Field(name, native, tuple(shape))
 
 
 def readable(array: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
@@ -27,10 +50,9 @@ def readable(array: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
     """
     if isinstance(array, np.ma.MaskedArray):
         raise TypeError(f"field {name!r}: a masked array; fill it first")
-    if array.dtype.name not in DTYPES:
+    if number_field(name, array.dtype, array.shape).logical is not None:
         raise TypeError(
-            f"field {name!r}: dtype {array.dtype.str!r} is not supported; object, structured, "
-            "string, date and long double arrays cannot be loaded"
+            f"field {name!r}: dtype {array.dtype.str!r} is of dates or times; view int64"
         )
     if array.ndim == 0:
         raise ValueError(f"field {name!r}: an array of shape () has no sample axis")

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fastload.formats.extents import Column, Extents, Group
+from fastload.formats.extents import Bounds, Column, Extents, Group
 from fastload.structure import flatten, is_leaf, leaf_names, map_leaves, renumber, skeleton
 
 
@@ -43,13 +43,25 @@ def concatenate(parts: Sequence[Extents]) -> Extents:
 def _join_columns(columns: list[Column]) -> Column:
     first = columns[0]
     for other in columns[1:]:
-        if (other.field.dtype, other.field.shape) != (first.field.dtype, first.field.shape):
+        if replace(other.field, name=first.field.name) != first.field:
             raise ValueError(f"field {first.field.name!r} is {first.field} and {other.field}")
+        if other.stored != first.stored:
+            raise ValueError(f"field {first.field.name!r} is stored in different dtypes")
         if other.row_stride != first.row_stride:
             raise ValueError(f"field {first.field.name!r} has different row strides")
     sources = tuple(source for column in columns for source in column.sources)
     offsets = np.concatenate([column.offsets for column in columns])
-    return replace(first, sources=sources, offsets=offsets)
+    held = [column.bounds for column in columns if column.bounds is not None]
+    bounds = (
+        Bounds(
+            tuple(source for part in held for source in part.sources),
+            np.concatenate([part.offsets for part in held]),
+            np.concatenate([part.totals for part in held]),
+        )
+        if held
+        else None
+    )
+    return replace(first, sources=sources, offsets=offsets, bounds=bounds)
 
 
 def _join_groups(groups: list[Group]) -> Group:

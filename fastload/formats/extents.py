@@ -1,4 +1,4 @@
-"""Where samples lie: fields, and the byte ranges of files and memory that hold them.
+"""Where samples lie: the byte ranges of files and memory that hold them.
 
 Every format is read into `Extents`, which is all that the core ever sees of it.
 """
@@ -7,95 +7,64 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from fastload.errors import FormatError
-from fastload.structure import flatten, to_json
+from fastload.formats.fields import DTYPES as DTYPES
+from fastload.formats.fields import MAX_BYTES as MAX_BYTES
+from fastload.formats.fields import Field as Field
+from fastload.structure import flatten
 
 if TYPE_CHECKING:
     from fastload import _core
 
 Int64Array = npt.NDArray[np.int64]
 
-# What numpy lacks is stored as integers of the same width; torch views it afterwards.
-_STORED_AS = {
-    "bfloat16": "uint16",
-    "float8_e4m3fn": "uint8",
-    "float8_e4m3fnuz": "uint8",
-    "float8_e5m2": "uint8",
-    "float8_e5m2fnuz": "uint8",
-    "float8_e8m0fnu": "uint8",
-}
-_INTEGERS = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
-_OTHERS = ["bool", "float16", "float32", "float64", "complex64", "complex128"]
-DTYPES = frozenset([*_INTEGERS, *_OTHERS, *_STORED_AS])
-"""The names of the supported dtypes, as torch and numpy spell them."""
-
-MAX_BYTES = 2**62
-"""A cap on every size and offset: sums of two of them still fit 64 bits."""
-
-_SAMPLE_BYTES = 4096  # of either end of an extent, for the fingerprint
+_CASTS = frozenset(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32))
 
 
-@dataclass(frozen=True)
-class Field:
-    """One array of a sample.
+class Blocks(NamedTuple):
+    """The part of a file that is cut into blocks with a CRC-32C each.
 
     Attributes:
-        name: For messages and listings; the sample's keys joined by dots.
-        dtype: As torch and numpy spell it: "uint8", "bool", "bfloat16", "float8_e4m3fn", ...
-        shape: Of one sample; `()` for a number.
-
-    Raises:
-        ValueError: the dtype is not supported, or the shape is negative or too large.
-
-    Example:
-        >>> Field("image", "uint8", (224, 224, 3)).row_bytes
-        150528
+        begin: The byte where the first block begins; the header is before it.
+        end: The byte where the last one ends, which may be shorter.
+        block_bytes: Of each other one; a power of two.
+        crcs: The byte where the blocks' checksums lie, little-endian uint32s. That of the header
+            lies right before them.
+        lazy: Whether a block is checked before it is read first.
     """
 
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-
-    def __post_init__(self) -> None:
-        if self.dtype not in DTYPES:
-            raise ValueError(f"field {self.name!r}: dtype {self.dtype!r} is not supported")
-        if any(length < 0 for length in self.shape):
-            raise ValueError(f"field {self.name!r}: negative shape {self.shape}")
-        # Also without its empty axes: a numpy array must be able to carry the shape.
-        if max(math.prod(n for n in self.shape if n) * self.storage.itemsize, 1) > MAX_BYTES:
-            raise ValueError(f"field {self.name!r}: shape {self.shape} is too large")
-
-    @property
-    def storage(self) -> np.dtype[Any]:
-        """The numpy dtype that carries the bytes: uint16 for bfloat16, uint8 for float8."""
-        return np.dtype(_STORED_AS.get(self.dtype, self.dtype))
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of the field in one sample."""
-        return math.prod(self.shape) * self.storage.itemsize
-
-    def __str__(self) -> str:
-        return f"{self.dtype} {list(self.shape)}"
+    begin: int
+    end: int
+    block_bytes: int
+    crcs: int
+    lazy: bool = False
 
 
-@dataclass(frozen=True)
-class FileSource:
-    """A file as it was when it was opened; `path` is absolute, undecodable bytes escaped."""
+class FileSource(NamedTuple):  # not a dataclass: ten thousand are made in milliseconds
+    """A file as it was when it was opened.
+
+    Attributes:
+        path: Absolute, undecodable bytes escaped.
+        size_bytes: Of the file.
+        blocks: The part of it that has checksums.
+        identity: Device, inode and time of the last change in ns, so that no other file is read
+            that was put in its place.
+    """
 
     path: str
     size_bytes: int
+    blocks: Blocks | None = None
+    identity: tuple[int, int, int] | None = None
 
     def read(self, offset: int, size_bytes: int) -> bytes:
         """Bytes of the file, fewer at its end."""
@@ -127,40 +96,109 @@ Source = FileSource | MemorySource
 
 
 @dataclass(frozen=True, eq=False)
+class Bounds:
+    """Where the samples of a ragged field begin and end.
+
+    A shard has int64[rows + 1] of them, counted in elements of its values; sample i lies between
+    bounds i and i + 1.
+
+    Attributes:
+        sources: One per shard.
+        offsets: One per shard: the byte of its source where the bounds start, aligned or not.
+        totals: One per shard: the elements that its values hold, which no bound may exceed.
+    """
+
+    sources: tuple[Source, ...]
+    offsets: Int64Array
+    totals: Int64Array
+
+
+@dataclass(frozen=True, eq=False)
 class Column:
     """A field's place in each shard of its group.
 
     Attributes:
         field: What lies there.
-        row_stride: Bytes from one row to the next; less than a row where windows overlap.
+        row_stride: Bytes from one row to the next; less than a row where windows overlap. Of a
+            ragged field the bytes of an element.
         sources: One per shard.
-        offsets: One per shard: the byte of its source where row 0 starts.
+        offsets: One per shard: the byte of its source where row 0 starts, or the ragged values.
+        bounds: Of a ragged field.
+        stored: The dtype in the sources, where it is not that of the field: an integer narrower
+            than 64 bits, which the core casts to int64.
     """
 
     field: Field
     row_stride: int
     sources: tuple[Source, ...]
     offsets: Int64Array
+    bounds: Bounds | None = None
+    stored: str | None = None
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row in the sources; of an element if the field is ragged."""
+        if self.stored is None:
+            return self.field.row_bytes
+        return math.prod(self.field.shape) * np.dtype(self.stored).itemsize
 
     def check(self, shard_rows: Int64Array) -> None:
         """Raises FormatError for the first shard that reaches beyond its source."""
+        name, bounds = self.field.name, self.bounds
         if not len(shard_rows) == len(self.sources) == len(self.offsets):
-            raise ValueError(f"field {self.field.name!r}: sources and shards differ in number")
+            raise ValueError(f"field {name!r}: sources and shards differ in number")
         if not 0 <= self.row_stride <= MAX_BYTES:
-            raise ValueError(f"field {self.field.name!r}: bad row stride {self.row_stride}")
-        sizes = np.fromiter((s.size_bytes for s in self.sources), np.int64, len(self.sources))
+            raise ValueError(f"field {name!r}: bad row stride {self.row_stride}")
+        if self.stored is not None and (self.stored not in _CASTS or self.field.dtype != "int64"):
+            raise ValueError(f"field {name!r}: {self.stored} cannot be read as {self.field.dtype}")
+        if (bounds is not None) != self.field.ragged:
+            raise ValueError(f"field {name!r}: ragged fields have bounds, and no others")
+        if bounds is None:
+            self._check_room(self.sources, self.offsets, shard_rows, self.row_bytes, "samples")
+            return
+        if self.row_stride != self.row_bytes:
+            raise ValueError(f"field {name!r}: the elements of a ragged field are packed densely")
+        if not len(shard_rows) == len(bounds.sources) == len(bounds.offsets) == len(bounds.totals):
+            raise ValueError(f"field {name!r}: bounds and shards differ in number")
+        filled = np.where(shard_rows > 0, bounds.totals, 0)
+        if (filled < 0).any():
+            raise FormatError(f"field {name!r}: a shard has {filled.min()} elements")
+        self._check_room(self.sources, self.offsets, filled, self.row_bytes, "elements")
+        rows = np.where(shard_rows > 0, shard_rows + 1, 0)
+        self._check_room(bounds.sources, bounds.offsets, rows, 8, "bounds")
+
+    def _check_room(
+        self,
+        sources: tuple[Source, ...],
+        offsets: Int64Array,
+        counts: Int64Array,
+        size: int,
+        what: str,
+    ) -> None:
+        stride = 8 if what == "bounds" else self.row_stride
+        sizes = np.fromiter((s.size_bytes for s in sources), np.int64, len(sources))
         # Divided rather than multiplied, so that nothing overflows.
-        room = sizes - self.offsets - self.field.row_bytes
-        fitting = np.where(room >= 0, room // max(self.row_stride, 1) + 1, 0)
-        if self.row_stride == 0:
-            fitting = np.where(room >= 0, shard_rows, 0)
-        bad = (self.offsets < 0) | (self.offsets > MAX_BYTES) | (fitting < shard_rows)
-        for shard in np.flatnonzero(bad & (shard_rows > 0)):
+        room = sizes - offsets - size
+        fitting = np.where(room >= 0, room // max(stride, 1) + 1, 0)
+        if stride == 0:
+            fitting = np.where(room >= 0, counts, 0)
+        bad = (offsets < 0) | (offsets > MAX_BYTES) | (fitting < counts)
+        for shard in np.flatnonzero(bad & (counts > 0)):
             raise FormatError(
-                f"{self.sources[shard]}: field {self.field.name!r}: {shard_rows[shard]} samples of "
-                f"{self.field.row_bytes} bytes from byte {self.offsets[shard]} on do not fit into "
-                f"{sizes[shard]} bytes"
+                f"{sources[shard]}: field {self.field.name!r}: {counts[shard]} {what} of {size} "
+                f"bytes from byte {offsets[shard]} on do not fit into {sizes[shard]} bytes"
             )
+
+    def slice(self, shards: slice, skip: int) -> Column:
+        """The shards of a range, the first one without its first `skip` rows."""
+        bounds, offsets = self.bounds, self.offsets[shards].copy()
+        if bounds is not None:
+            starts = bounds.offsets[shards].copy()
+            starts[:1] += 8 * skip
+            bounds = Bounds(bounds.sources[shards], starts, bounds.totals[shards])
+        else:
+            offsets[:1] += skip * self.row_stride
+        return replace(self, sources=self.sources[shards], offsets=offsets, bounds=bounds)
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,6 +219,18 @@ class Group:
     def rows(self) -> int:
         """Samples: of the index map if there is one, else of all shards."""
         return int(self.shard_rows.sum()) if self.index_map is None else len(self.index_map)
+
+    def slice(self, start: int, stop: int) -> Group:
+        """The samples [start, stop)."""
+        if self.index_map is not None:
+            return replace(self, index_map=self.index_map[start:stop])
+        ends = self.shard_rows.cumsum()
+        first, last = np.searchsorted(ends, [start, stop - 1], "right") if start < stop else (0, -1)
+        shards = slice(int(first), int(last) + 1)
+        begins = ends[shards] - self.shard_rows[shards]
+        rows = np.minimum(ends[shards], stop) - np.maximum(begins, start)
+        skip = start - int(begins[0]) if len(begins) else 0
+        return Group(rows, tuple(column.slice(shards, skip) for column in self.columns))
 
 
 @dataclass(frozen=True, eq=False)
@@ -250,69 +300,84 @@ class Extents:
         ]
         return replace(self, groups=tuple(groups))
 
+    def slice(self, start: int, stop: int) -> Extents:
+        """The samples [start, stop), which costs no memory per sample.
+
+        Raises:
+            IndexError: the range is not inside [0, rows].
+        """
+        if not 0 <= start <= stop <= self.rows:
+            raise IndexError(f"[{start}, {stop}) is not inside the {self.rows} samples")
+        content = self.content
+        if content is not None and (start, stop) != (0, self.rows):
+            part = hashlib.sha256(f"{content} {start} {stop}".encode())
+            content = f"sha256:{part.hexdigest()}"
+        groups = tuple(group.slice(start, stop) for group in self.groups)
+        return Extents(groups, self.structure, content)
+
     def build(self, io: str = "auto") -> _core.Table:
         """The core's table over these bytes. `io` is "auto", "mmap" or "pread"."""
         from fastload import _core
 
         builder = _core.TableBuilder(io)
         numbers: dict[Source, int] = {}
+        seen: dict[int, Int64Array] = {}  # most columns have the very same sources
+
+        def numbered(sources: tuple[Source, ...]) -> Int64Array:
+            if id(sources) not in seen:
+                for source in sources:
+                    if source not in numbers:
+                        numbers[source] = _add_source(builder, source)
+                seen[id(sources)] = np.array([numbers[source] for source in sources], np.int64)
+            return seen[id(sources)]
+
         for group_ in self.groups:
             group = builder.add_group(group_.shard_rows, group_.index_map)
             for column in group_.columns:
-                for source in column.sources:
-                    if source not in numbers:
-                        numbers[source] = _add_source(builder, source)
-                builder.add_column(
-                    group,
-                    column.field.name,
-                    column.field.row_bytes,
-                    column.row_stride,
-                    np.array([numbers[source] for source in column.sources], np.int64),
-                    column.offsets,
-                    column.field.dtype == "bool",
-                )
+                _add_column(builder, group, column, numbered)
         return builder.build()
 
     def fingerprint(self) -> str:
         """A hash of the content that does not depend on paths, times or the machine.
 
         It covers schema, lengths, index maps and, of every shard of every field, the size and the
-        first and last 4 KiB; it is not a checksum of all bytes.
+        first and last 4 KiB, as they are when it is first asked for; it is not a checksum of all
+        bytes.
         """
-        if self.content is not None and all(group.index_map is None for group in self.groups):
-            return self.content
-        described = [
-            [(f.name, f.dtype, f.shape) for f in self.fields],
-            to_json(self.structure),
-            self.rows,
-            self.content,
-        ]
-        digest = hashlib.sha256(json.dumps(described).encode())
-        for group in self.groups:
-            if self.content is None:
-                digest.update(group.shard_rows.tobytes())
-                for column in group.columns:
-                    _update_with_column(digest, column, group.shard_rows)
-            if group.index_map is not None:
-                digest.update(hashlib.sha256(group.index_map.data).digest())
-        return f"sha256:{digest.hexdigest()}"
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        from fastload.formats.fingerprint import fingerprint
+
+        return fingerprint(self)
 
 
 def _add_source(builder: _core.TableBuilder, source: Source) -> int:
     if isinstance(source, MemorySource):
         return builder.add_memory(source.array, source.address, source.size_bytes)
-    return builder.add_file(os.fsencode(source.path), source.size_bytes)
+    number = builder.add_file(os.fsencode(source.path), source.size_bytes, source.identity)
+    if source.blocks is not None and source.blocks.lazy:
+        builder.add_checksums(number, *source.blocks[:4])
+    return number
 
 
-def _update_with_column(digest: hashlib._Hash, column: Column, shard_rows: Int64Array) -> None:
-    for source, start, rows in zip(column.sources, column.offsets, shard_rows, strict=True):
-        if rows == 0:
-            continue
-        size = (int(rows) - 1) * column.row_stride + column.field.row_bytes
-        digest.update(size.to_bytes(8, "little"))
-        digest.update(source.read(int(start), min(size, _SAMPLE_BYTES)))
-        if size > _SAMPLE_BYTES:
-            digest.update(source.read(int(start) + size - _SAMPLE_BYTES, _SAMPLE_BYTES))
+def _add_column(
+    builder: Any,
+    group: int,
+    column: Column,
+    numbered: Callable[[tuple[Source, ...]], Int64Array],
+) -> None:
+    name, size, bounds = column.field.name, column.row_bytes, column.bounds
+    rest: tuple[object, ...] = (column.field.dtype == "bool",)
+    if column.stored is not None:
+        rest += (column.stored,)
+    sources = numbered(column.sources)
+    if bounds is None:
+        builder.add_column(group, name, size, column.row_stride, sources, column.offsets, *rest)
+    else:
+        where = numbered(bounds.sources), bounds.offsets, bounds.totals
+        builder.add_ragged_column(group, name, size, sources, column.offsets, *where, *rest)
 
 
 def single_group(

@@ -32,6 +32,11 @@ def natural_key(name: str) -> tuple[object, ...]:
     return (*(int(part) if place % 2 else part for place, part in enumerate(parts)), name)
 
 
+def identity_of(status: os.stat_result) -> tuple[int, int, int]:
+    """What tells a file from another one that takes its name."""
+    return status.st_dev, status.st_ino, status.st_mtime_ns
+
+
 def file_source(path: AnyPath) -> FileSource:
     """The file at `path`, symlinks followed.
 
@@ -45,7 +50,7 @@ def file_source(path: AnyPath) -> FileSource:
         kind = "a folder" if stat.S_ISDIR(status.st_mode) else "not a regular file"
         raise FormatError(f"{full}: {kind} where a data file is needed")
     with open(full, "rb"):  # now, rather than at the first batch
-        return FileSource(full, status.st_size)
+        return FileSource(full, status.st_size, identity=identity_of(status))
 
 
 def list_files(folder: AnyPath) -> list[str]:

@@ -6,12 +6,13 @@ import ast
 import math
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from fastload.errors import FormatError
-from fastload.formats.extents import DTYPES, MAX_BYTES, Extents, Field, FileSource, single_group
+from fastload.formats.arrays import number_field
+from fastload.formats.extents import MAX_BYTES, Extents, FileSource, single_group
 from fastload.formats.files import Paths, file_source, with_suffix
 from fastload.structure import BARE_NAME
 
@@ -31,7 +32,22 @@ class Header:
     data_offset: int
 
 
-def read_header(source: FileSource) -> Header:
+class Readable(Protocol):
+    """What headers are read from: a file, or a member of an archive."""
+
+    @property
+    def path(self) -> str:
+        """For messages."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all of it."""
+
+    def read(self, offset: int, size_bytes: int) -> bytes:
+        """Bytes of it, fewer at its end."""
+
+
+def read_header(source: Readable) -> Header:
     """Reads and checks the header of a `.npy` file; never unpickles.
 
     Raises:
@@ -91,11 +107,11 @@ def _plain_dtype(path: str, descr: object) -> np.dtype[Any]:
         dtype = np.dtype(descr) if isinstance(descr, str) else None
     except (TypeError, ValueError, SyntaxError) as error:
         raise FormatError(f"{path}: unknown dtype, descr {descr!r:.100}") from error
-    if dtype is None or dtype.name not in DTYPES or dtype.fields:
-        raise FormatError(
-            f"{path}: descr {descr!r:.100} is not a dtype of plain numbers; object, structured, "
-            "string, date and long double arrays cannot be loaded"
-        )
+    try:
+        number_field(BARE_NAME, dtype or np.dtype(object), ())
+    except TypeError as error:
+        raise FormatError(f"{path}: descr {descr!r:.100} is no dtype of plain numbers") from error
+    assert dtype is not None
     return dtype
 
 
@@ -113,7 +129,7 @@ def read_extents(paths: Paths) -> Extents:
     """
     sources = [file_source(path) for path in with_suffix(paths, ".npy")]
     headers = [_readable_in_place(source) for source in sources]
-    fields = [Field(BARE_NAME, header.dtype.name, header.shape[1:]) for header in headers]
+    fields = [number_field(BARE_NAME, header.dtype, header.shape[1:]) for header in headers]
     for source, field in zip(sources, fields, strict=True):
         if field != fields[0]:
             raise FormatError(
@@ -130,6 +146,8 @@ def _readable_in_place(source: FileSource) -> Header:
     if not header.shape:
         raise FormatError(f"{source}: shape () has no sample axis")
     advice = "`fastload pack` converts it"
+    if header.dtype.kind in "mM":
+        raise FormatError(f"{source}: descr {header.dtype.str!r} is of dates or times; {advice}")
     if not header.dtype.isnative:
         raise FormatError(f"{source}: {header.dtype.str!r} is big-endian; {advice}")
     in_one_order = sum(n > 1 for n in header.shape) <= 1 or 0 in header.shape

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 
 from fastload.errors import FormatError
-from fastload.formats.extents import Column, Extents, Field, FileSource, Group
-from fastload.formats.files import AnyPath, absolute
-from fastload.formats.shard import Layout, check_fields, schema, shard_layout
-from fastload.structure import Structure, from_json, to_json
+from fastload.formats.extents import Bounds, Column, Extents, Field, FileSource, Group, Source
+from fastload.formats.fields import read_schema, schema
+from fastload.formats.files import AnyPath, absolute, identity_of
+from fastload.formats.shard import Places, check_fields, place_shards
+from fastload.structure import Structure, flatten, from_json, to_json
 
 MANIFEST = "fastload.json"
 """Written last: a folder is a complete dataset when it is there."""
@@ -25,6 +26,7 @@ WORK_FOLDER = ".fastload"
 PLAN = "plan.json"
 VERSION = 1
 
+_GROUP_KEYS = frozenset(["fields", "file", "rows", "bytes", "crc32c", "totals"])
 _SHARD_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*\{:06d\}\.safetensors")
 
 
@@ -39,6 +41,7 @@ class Shards:
         rows: Of each shard.
         file_bytes: Of each shard.
         crc32c: Of each whole file, as 8 hexadecimal digits.
+        totals: For each ragged field, by name, the elements in each shard.
     """
 
     name: str
@@ -47,6 +50,13 @@ class Shards:
     rows: tuple[int, ...]
     file_bytes: tuple[int, ...]
     crc32c: tuple[str, ...]
+    totals: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+    @property
+    def places(self) -> Places:
+        """Where everything lies in the shards."""
+        totals = [self.totals[field.name] for field in self.fields if field.ragged]
+        return place_shards(self.fields, self.rows, totals)
 
     def file(self, shard: int) -> str:
         """The file name of a shard, in the folder of the manifest."""
@@ -81,6 +91,8 @@ class Manifest:
         class_fields: For each field that numbers classes, its classes.
         skipped: Inputs that were left out.
         source: What was packed, in JSON's types; `kind` is always there.
+        generation: Counts how often samples or fields were added.
+        splits: Ranges [start, stop) of samples by name.
 
     Example:
         >>> read_manifest("data/train").rows  # doctest: +SKIP
@@ -94,6 +106,8 @@ class Manifest:
     class_fields: dict[str, Classes] = field(default_factory=dict)
     skipped: tuple[Skipped, ...] = ()
     source: dict[str, Any] = field(default_factory=dict)
+    generation: int = 1
+    splits: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     @property
     def fields(self) -> tuple[Field, ...]:
@@ -105,18 +119,29 @@ class Manifest:
         """The class names of the first field that has any."""
         return next((list(classes.names) for classes in self.class_fields.values()), None)
 
-    @property
+    @functools.cached_property
     def fingerprint(self) -> str:
         """A hash of the content: of schema, structure, and rows, size and CRC of each shard."""
-        content = [
-            to_json(self.structure),
+        groups = [
             [
-                [schema(group.fields), group.rows, group.file_bytes, group.crc32c]
-                for group in self.groups
-            ],
+                *(schema(group.fields), group.rows, group.file_bytes, group.crc32c),
+                *([list(group.totals.values())] if group.totals else []),
+            ]
+            for group in self.groups
         ]
-        text = json.dumps(content, separators=(",", ":"))
+        text = json.dumps([to_json(self.structure), groups], separators=(",", ":"))
         return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+
+    def split(self, name: str) -> tuple[int, int]:
+        """The range of a split.
+
+        Raises:
+            ValueError: there is none of this name.
+        """
+        if name not in self.splits:
+            known = ", ".join(self.splits) or "none"
+            raise ValueError(f"there is no split {name!r}; this dataset has: {known}")
+        return self.splits[name]
 
     def encode(self, writer: str) -> bytes:
         """The bytes of the manifest file; `writer` names the program."""
@@ -127,6 +152,7 @@ class Manifest:
                 "rows": group.rows,
                 "bytes": group.file_bytes,
                 "crc32c": group.crc32c,
+                **({"totals": group.totals} if group.totals else {}),
             }
             for group in self.groups
         }
@@ -135,10 +161,12 @@ class Manifest:
             "writer": writer,
             "fingerprint": self.fingerprint,
             "dataset": self.dataset,
+            **({"generation": self.generation} if self.generation > 1 else {}),
             "rows": self.rows,
             "fields": schema(self.fields),
             "structure": to_json(self.structure),
             "groups": groups,
+            **({"splits": self.splits} if self.splits else {}),
             "classes": {
                 name: {"names": classes.names, "counts": classes.counts}
                 for name, classes in self.class_fields.items()
@@ -177,55 +205,59 @@ def read_manifest(folder: AnyPath) -> Manifest:
         raise FormatError(f"{path}: damaged manifest: {reason}") from error
 
 
-def read_extents(folder: AnyPath) -> Extents:
+def read_extents(
+    folder: AnyPath, *, split: str | None = None, manifest: Manifest | None = None
+) -> Extents:
     """The samples of a packed folder, in the containers that were packed.
 
     Only the manifest is read; of the shards the sizes are checked. Other files are ignored.
 
+    Args:
+        folder: The folder.
+        split: The name of a split; None for all samples.
+        manifest: What `read_manifest` read of this folder just now, or None.
+
     Raises:
         FormatError: as `read_manifest`; or a shard is missing or has another size than the
             manifest says.
+        ValueError: there is no such split.
         OSError: the folder cannot be read.
     """
     full = absolute(folder)
-    manifest = read_manifest(full)
-    with os.scandir(full) as entries:
-        found = {entry.name: entry for entry in entries}
-    groups = []
-    for shards in manifest.groups:
-        sources = []
-        for number, size in enumerate(shards.file_bytes):
-            name = shards.file(number)
-            entry, where = found.get(name), f"{full}/{name}"
-            if entry is None:
-                raise FormatError(f"{where}: shard {number} of {len(shards.rows)} is missing")
-            if (actual := entry.stat().st_size) != size:
-                what = "truncated" if actual < size else "too long"
-                raise FormatError(f"{where}: {what}: {size} bytes expected, the file has {actual}")
-            sources.append(FileSource(where, size))
-        groups.append(_group(shards, tuple(sources)))
-    return Extents(tuple(groups), manifest.structure, manifest.fingerprint)
-
-
-def _group(shards: Shards, sources: tuple[FileSource, ...]) -> Group:
-    layouts = _layouts(shards.fields)
-    starts = np.array([layouts(rows).columns for rows in shards.rows], np.int64)
-    starts = starts.reshape(len(shards.rows), len(shards.fields))
-    columns = tuple(
-        Column(field, field.row_bytes, sources, np.ascontiguousarray(starts[:, number]))
-        for number, field in enumerate(shards.fields)
+    manifest = manifest or read_manifest(full)
+    extents = Extents(
+        tuple(_group(full, shards) for shards in manifest.groups),
+        manifest.structure,
+        manifest.fingerprint,
     )
-    return Group(np.array(shards.rows, np.int64), columns)
+    return extents if split is None else extents.slice(*manifest.split(split))
 
 
-def _layouts(fields: tuple[Field, ...]) -> Any:
-    """`shard_layout` for these fields; nearly all shards of a dataset have equally many rows."""
-
-    @functools.cache
-    def layout(rows: int) -> Layout:
-        return shard_layout(fields, rows)
-
-    return layout
+def _group(folder: str, shards: Shards) -> Group:
+    paths = [f"{folder}/{shards.file(number)}" for number in range(len(shards.rows))]
+    identities = []
+    for number, (path, size) in enumerate(zip(paths, shards.file_bytes, strict=True)):
+        try:
+            status = os.stat(path)
+        except FileNotFoundError:
+            raise FormatError(f"{path}: shard {number} of {len(paths)} is missing") from None
+        identities.append(identity_of(status))
+        if (actual := status.st_size) != size:
+            what = "truncated" if actual < size else "too long"
+            raise FormatError(f"{path}: {what}: {size} bytes expected, the file has {actual}")
+    places = shards.places
+    blocks = places.blocks()
+    sources: tuple[Source, ...] = tuple(
+        map(FileSource, paths, shards.file_bytes, blocks, identities)
+    )
+    columns = []
+    for of in shards.fields:
+        bounds = None
+        if of.ragged:
+            totals = np.array(shards.totals[of.name], np.int64)
+            bounds = Bounds(sources, places.bounds(of), totals)
+        columns.append(Column(of, of.row_bytes, sources, places.column(of), bounds))
+    return Group(np.array(shards.rows, np.int64), tuple(columns))
 
 
 def _why_no_manifest(folder: str) -> str:
@@ -258,7 +290,7 @@ def _decode(content: bytes) -> Manifest:
         raise ValueError(
             f"version {version} is newer than {VERSION}, the newest that this fastload reads"
         )
-    fields = {f["name"]: _field(f) for f in _typed(entries, "fields", list)}
+    fields = {f.name: f for f in read_schema(_typed(entries, "fields", list))}
     groups = tuple(
         _shards(name, group, fields) for name, group in _typed(entries, "groups", dict).items()
     )
@@ -273,6 +305,10 @@ def _decode(content: bytes) -> Manifest:
         },
         skipped=tuple(Skipped(str(p), str(r)) for p, r in _typed(entries, "skipped", list)),
         source=_typed(entries, "source", dict),
+        generation=_typed(
+            entries | {"generation": entries.get("generation", 1)}, "generation", int
+        ),
+        splits=_splits(entries.get("splits", {}), entries["rows"]),
     )
     _check_whole(manifest, list(fields))
     if manifest.fingerprint != entries["fingerprint"]:
@@ -284,18 +320,24 @@ def _check_whole(manifest: Manifest, names: list[str]) -> None:
     if not manifest.groups or [field.name for field in manifest.fields] != names:
         raise ValueError("the fields of the groups are not those of the dataset, in their order")
     check_fields(manifest.fields)
+    if sorted(flatten(manifest.structure)) != list(range(len(names))):
+        raise ValueError(f"its structure does not number {len(names)} fields")
+    if manifest.generation < 1:
+        raise ValueError(f"'generation' counts from 1, not from {manifest.generation}")
+    if len({group.file_name for group in manifest.groups}) < len(manifest.groups):
+        raise ValueError("two groups have the same files")
     for group in manifest.groups:
         if sum(group.rows) != manifest.rows:
             raise ValueError(
                 f"{manifest.rows} rows, but the shards of group {group.name!r} have "
                 f"{sum(group.rows)}"
             )
-        layouts = _layouts(group.fields)
-        for number, (rows, size) in enumerate(zip(group.rows, group.file_bytes, strict=True)):
-            if layouts(rows).file_bytes != size:
+        expected = group.places.file_bytes.tolist()
+        for number, (size, actual) in enumerate(zip(expected, group.file_bytes, strict=True)):
+            if size != actual:
                 raise ValueError(
-                    f"{group.file(number)}: {rows} rows are a file of {layouts(rows).file_bytes} "
-                    f"bytes, not of {size}"
+                    f"{group.file(number)}: {group.rows[number]} rows are a file of {size} bytes, "
+                    f"not of {actual}"
                 )
 
 
@@ -308,38 +350,54 @@ def _typed(entries: dict[str, Any], key: str, kind: type) -> Any:
 
 def _counts(entries: dict[str, Any], key: str) -> tuple[int, ...]:
     values = _typed(entries, key, list)
-    for value in values:
-        if type(value) is not int or value < 0:
-            raise ValueError(f"{key!r} must hold counts, not {value!r:.50}")
+    if not set(map(type, values)) <= {int} or min(values, default=0) < 0:
+        raise ValueError(f"{key!r} must hold counts only")
     return tuple(values)
 
 
-def _field(entry: dict[str, Any]) -> Field:
-    if entry["kind"] != "fixed":
-        raise ValueError(f"field {entry['name']!r}: kind {entry['kind']!r} needs a newer fastload")
-    name, dtype = _typed(entry, "name", str), _typed(entry, "dtype", str)
-    return Field(name, dtype, _counts(entry, "shape"))
+def _splits(entries: Any, rows: int) -> dict[str, tuple[int, int]]:
+    splits = {}
+    for name in _typed({"splits": entries}, "splits", dict):
+        start, stop = _counts(entries, name)
+        if not start <= stop <= rows:
+            raise ValueError(f"split {name!r} is [{start}, {stop}) of {rows} samples")
+        splits[name] = start, stop
+    return splits
 
 
 def _shards(name: str, entry: dict[str, Any], fields: dict[str, Field]) -> Shards:
-    if unknown := entry.keys() - {"fields", "file", "rows", "bytes", "crc32c"}:
+    if unknown := entry.keys() - _GROUP_KEYS:
         raise ValueError(f"group {name!r}: {sorted(unknown)[0]!r} needs a newer fastload")
     file_name = _typed(entry, "file", str)
     if not _SHARD_NAME.fullmatch(file_name):
         raise ValueError(f"group {name!r}: {file_name!r:.100} is no name for shards in this folder")
     crcs = tuple(_typed(entry, "crc32c", list))
-    if not all(isinstance(crc, str) and re.fullmatch("[0-9a-f]{8}", crc) for crc in crcs):
+    # At once, because there may be very many.
+    if not set(map(type, crcs)) <= {str} or not re.fullmatch(
+        "([0-9a-f]{8} )*", " ".join([*crcs, ""])
+    ):
         raise ValueError(f"group {name!r}: 'crc32c' must hold 8 hexadecimal digits per shard")
+    members = tuple(fields[member] for member in _typed(entry, "fields", list))
+    ragged = [member.name for member in members if member.ragged]
+    totals = _typed(entry, "totals", dict) if "totals" in entry else {}
+    if list(totals) != ragged:
+        raise ValueError(f"group {name!r}: 'totals' are not those of its ragged fields")
     shards = Shards(
         name=name,
-        fields=tuple(fields[member] for member in _typed(entry, "fields", list)),
+        fields=members,
         file_name=file_name,
         rows=_counts(entry, "rows"),
         file_bytes=_counts(entry, "bytes"),
         crc32c=crcs,
+        totals={name: _counts(totals, name) for name in ragged},
     )
-    if not len(shards.rows) == len(shards.file_bytes) == len(crcs):
-        raise ValueError(f"group {name!r}: 'rows', 'bytes' and 'crc32c' differ in length")
+    if (
+        len(
+            {len(shards.rows), len(shards.file_bytes), len(crcs), *map(len, shards.totals.values())}
+        )
+        > 1
+    ):
+        raise ValueError(f"group {name!r}: 'rows', 'bytes', 'crc32c' or 'totals' differ in length")
     return shards
 
 

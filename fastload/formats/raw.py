@@ -30,7 +30,7 @@ def read_extents(paths: Paths, dtype: Any, shape: int | Sequence[int]) -> Extent
     Example:
         >>> read_extents("tokens.bin", "uint16", (-1, 1024))  # doctest: +SKIP
     """
-    field = Field(BARE_NAME, _dtype_name(dtype), _sample_shape(shape))
+    field = Field(BARE_NAME, dtype_name(dtype), _sample_shape(shape))
     if field.row_bytes == 0:
         raise ValueError(f"samples of shape {field.shape} have no bytes to count in a raw file")
     sources = [file_source(path) for path in with_suffix(paths, ".bin")]
@@ -44,7 +44,12 @@ def read_extents(paths: Paths, dtype: Any, shape: int | Sequence[int]) -> Extent
     return single_group([field], rows, sources, [[0] * len(sources)], 0)
 
 
-def _dtype_name(dtype: Any) -> str:
+def dtype_name(dtype: Any) -> str:
+    """The name of a dtype given as a name, numpy's or torch's.
+
+    Raises:
+        ValueError: it is big-endian.
+    """
     name = str(dtype).removeprefix("torch.")
     try:
         known = np.dtype(dtype if isinstance(dtype, (type, np.dtype)) else name)

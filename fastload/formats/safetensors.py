@@ -6,8 +6,21 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from fastload.errors import FormatError
-from fastload.formats.extents import MAX_BYTES, Extents, Field, FileSource, single_group
+from fastload.formats.extents import (
+    MAX_BYTES,
+    Blocks,
+    Bounds,
+    Column,
+    Extents,
+    Field,
+    FileSource,
+    Group,
+    Source,
+)
+from fastload.formats.fields import read_schema
 from fastload.formats.files import Paths, file_source, with_suffix
 
 DTYPES = {
@@ -32,6 +45,14 @@ DTYPES = {
     "F8_E8M0": "float8_e8m0fnu",
 }
 """The format's names of dtypes, and torch's."""
+
+VALUES, OFFSETS = "::values", "::offsets"
+"""What the names of the two tensors of a ragged field end in."""
+
+CRC_BLOCK_BYTES = 1 << 20
+"""Each block of the data section of a fastload shard has its own checksum."""
+CHECKSUMS = "__crc__"
+"""The tensor of them."""
 
 _MAX_HEADER_BYTES = 100_000_000  # the format's own limit
 
@@ -131,54 +152,145 @@ def _check_tiling(path: str, spans: list[tuple[int, int, str]], data_bytes: int)
         raise FormatError(f"{path}: {what}: its tensors end at {expected} of {data_bytes} bytes")
 
 
+@dataclass(frozen=True)
+class _Place:
+    """Where a field lies in a file; `total` and `bounds` only of ragged ones."""
+
+    field: Field
+    rows: int
+    offset: int
+    total: int = 0
+    bounds: int = 0
+
+
 def read_extents(paths: Paths) -> Extents:
     """The samples along the shared first dimension of the tensors of one file or several.
 
-    A sample is a dict with a key for each tensor, in the order of the first file's header. The
-    columns that fastload keeps for itself in its own shards are left out.
+    A sample is a dict with a key for each tensor, in the order of the first file's header. Two
+    tensors `t::values` and `t::offsets` (I64, samples + 1) are one ragged field `t`: sample i is
+    `values[offsets[i] : offsets[i + 1]]`. A shard that fastload wrote has the fields that were
+    packed; the tensors that fastload keeps for itself are left out.
 
     Args:
         paths: A file, a folder of `.safetensors` files (in natural order) or a sequence of files.
 
     Raises:
         FormatError: a file is damaged, has no tensors, a tensor without a first dimension or
-            tensors that differ in it; or a file's tensors differ from the first one's.
+            tensors that differ in it, or offsets that do not fit their values; or a file's tensors
+            differ from the first one's.
         OSError: a file cannot be read.
     """
-    sources = [file_source(path) for path in with_suffix(paths, ".safetensors")]
-    shards = [_columns(source) for source in sources]
+    files = [file_source(path) for path in with_suffix(paths, ".safetensors")]
+    headers = list(map(read_header, files))
+    shards = list(map(_places, files, headers))
+    sources: tuple[Source, ...] = tuple(map(_with_blocks, files, headers))
     first = shards[0]
-    fields = [Field(t.name, t.dtype, t.shape[1:]) for t in first.values()]
-    for source, tensors in zip(sources, shards, strict=True):
-        if tensors.keys() != first.keys():
-            odd = sorted(tensors.keys() ^ first.keys())[0]
+    for source, places in zip(sources, shards, strict=True):
+        if places.keys() != first.keys():
+            odd = sorted(places.keys() ^ first.keys())[0]
             raise FormatError(f"{sources[0]} and {source}: only one of them has a tensor {odd!r}")
-        for field in fields:
-            other = Field(field.name, tensors[field.name].dtype, tensors[field.name].shape[1:])
-            if other != field:
+        for name, place in first.items():
+            if (other := places[name].field) != place.field:
                 raise FormatError(
-                    f"{sources[0]} holds {field.name!r} as samples of {field}, but {source} of "
+                    f"{sources[0]} holds {name!r} as samples of {place.field}, but {source} of "
                     f"{other}; all files of a dataset must agree"
                 )
-    rows = [next(iter(tensors.values())).shape[0] for tensors in shards]
-    offsets = [[tensors[field.name].offset for tensors in shards] for field in fields]
-    structure = {field.name: column for column, field in enumerate(fields)}
-    return single_group(fields, rows, sources, offsets, structure)
+    columns = []
+    for name, place in first.items():
+        parts = [places[name] for places in shards]
+        bounds = None
+        if place.field.ragged:
+            starts, totals = ([p.bounds for p in parts], [p.total for p in parts])
+            bounds = Bounds(sources, np.array(starts, np.int64), np.array(totals, np.int64))
+        offsets = np.array([part.offset for part in parts], np.int64)
+        columns.append(Column(place.field, place.field.row_bytes, sources, offsets, bounds))
+    rows = [next(iter(places.values())).rows for places in shards]
+    structure = {name: column for column, name in enumerate(first)}
+    return Extents((Group(np.array(rows, np.int64), tuple(columns)),), structure)
 
 
-def _columns(source: FileSource) -> dict[str, Tensor]:
-    header = read_header(source)
-    own_shard = header.metadata.get("fastload") == "1"
-    tensors = {t.name: t for t in header.tensors if not (own_shard and t.name.startswith("__"))}
+def _with_blocks(source: FileSource, header: Header) -> FileSource:
+    """The file with the place of the checksums that fastload writes."""
+    crcs = next((tensor for tensor in header.tensors if tensor.name == CHECKSUMS), None)
+    size = header.metadata.get("fastload.crc_block")
+    if crcs is None or crcs.dtype != "uint32" or size != str(CRC_BLOCK_BYTES):
+        return source
+    begin = min(tensor.offset for tensor in header.tensors)
+    count = -(-(crcs.offset - begin) // CRC_BLOCK_BYTES)
+    if crcs.shape != (1 + count,):
+        return source
+    return source._replace(blocks=Blocks(begin, crcs.offset, CRC_BLOCK_BYTES, crcs.offset + 4))
+
+
+def _places(source: FileSource, header: Header) -> dict[str, _Place]:
+    """The fields of a file by name."""
+    tensors = {t.name: t for t in header.tensors}
+    own = header.metadata.get("fastload") == "1"
+    if own:
+        tensors = {name: t for name, t in tensors.items() if not name.startswith("__")}
     if not tensors:
         raise FormatError(f"{source}: holds no tensors")
-    first = next(iter(tensors.values()))
-    for tensor in tensors.values():
-        if not tensor.shape:
-            raise FormatError(f"{source}: tensor {tensor.name!r} of shape () has no sample axis")
-        if tensor.shape[0] != first.shape[0]:
+    if own and "fastload.schema" in header.metadata:
+        fields = _own_fields(source, header.metadata["fastload.schema"])
+    else:
+        fields = _fields(source, tensors)
+    places = {field.name: _place(source, field, tensors) for field in fields}
+    first = next(iter(places.values()))
+    for place in places.values():
+        if place.rows != first.rows:
             raise FormatError(
-                f"{source}: tensors {first.name!r} and {tensor.name!r} have {first.shape[0]} and "
-                f"{tensor.shape[0]} samples; all must share the first dimension"
+                f"{source}: tensors {first.field.name!r} and {place.field.name!r} have "
+                f"{first.rows} and {place.rows} samples; all must share the first dimension"
             )
-    return tensors
+    return places
+
+
+def _own_fields(source: FileSource, text: str) -> tuple[Field, ...]:
+    try:
+        fields = read_schema(json.loads(text))
+        if not fields:
+            raise ValueError("there are no fields")
+    except (ValueError, KeyError, RecursionError) as error:
+        raise FormatError(f"{source}: damaged fastload.schema: {error}") from error
+    return fields
+
+
+def _fields(source: FileSource, tensors: dict[str, Tensor]) -> tuple[Field, ...]:
+    fields = []
+    for name, tensor in tensors.items():
+        whole = name.removesuffix(OFFSETS)
+        if whole != name and whole + VALUES in tensors:
+            continue
+        if not tensor.shape:
+            raise FormatError(f"{source}: tensor {name!r} of shape () has no sample axis")
+        whole = name.removesuffix(VALUES)
+        ragged = whole != name and whole + OFFSETS in tensors
+        fields.append(Field(whole if ragged else name, tensor.dtype, tensor.shape[1:], ragged))
+    return tuple(fields)
+
+
+def _place(source: FileSource, field: Field, tensors: dict[str, Tensor]) -> _Place:
+    """Where a field lies, once it is known that the tensors are as it says."""
+    dtype, shape = field.dtype, field.shape
+    if dtype == "complex128":  # which the format lacks
+        dtype, shape = "float64", (*shape, 2)
+    values = tensors.get(field.name + VALUES * field.ragged)
+    if values is None or not values.shape or (values.dtype, values.shape[1:]) != (dtype, shape):
+        raise FormatError(f"{source}: field {field.name!r}: no tensor that holds {field}")
+    if not field.ragged:
+        return _Place(field, values.shape[0], values.offset)
+    offsets = tensors.get(field.name + OFFSETS)
+    if offsets is None or offsets.dtype != "int64" or len(offsets.shape) != 1 or 0 in offsets.shape:
+        raise FormatError(
+            f"{source}: field {field.name!r}: its offsets must be I64 of shape [samples + 1]"
+        )
+    rows, total = offsets.shape[0] - 1, values.shape[0]
+    # Those between are checked when samples are read.
+    ends = [source.read(offsets.offset + 8 * row, 8) for row in (0, rows)]
+    start, stop = (int.from_bytes(end, "little", signed=True) for end in ends)
+    if (start, stop) != (0, total):
+        raise FormatError(
+            f"{source}: field {field.name!r}: its offsets go from {start} to {stop}, but there are "
+            f"{total} values"
+        )
+    return _Place(field, rows, values.offset, total, offsets.offset)

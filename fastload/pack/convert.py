@@ -13,12 +13,14 @@ from typing import Any
 from fastload import _core
 from fastload.errors import FormatError
 from fastload.formats.extents import Field
+from fastload.formats.fields import schema
 from fastload.formats.files import absolute
 from fastload.formats.packed import Classes, Manifest, Shards, Skipped
-from fastload.formats.shard import PROFILE, check_fields, schema
+from fastload.formats.shard import PROFILE, check_fields
 from fastload.pack.folder import SHARD_FILE, OutputFolder
 from fastload.pack.gaps import close_gaps
 from fastload.pack.sources import open_source
+from fastload.pack.sources.arrays import ColumnsSource
 from fastload.pack.sources.base import Options, Source
 from fastload.pack.workers import can_travel, run_jobs
 from fastload.pack.writer import ShardJob, Written
@@ -28,6 +30,7 @@ SHARD_BYTES = 256 << 20
 """What a shard is meant to hold."""
 
 _LARGEST_SHARD_ROWS = 1 << 30
+_COPIED_BYTES_PER_WORKER = 4 << 30  # what makes up for the start of a process
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,7 @@ class Progress:
     Attributes:
         rows: Samples read.
         rows_total: Samples to read.
-        row_bytes: Of a sample in the output.
+        row_bytes: Of a sample in the output, on average.
     """
 
     rows: int
@@ -79,6 +82,7 @@ def pack(
     dtype: Any = None,
     shape: int | Sequence[int] | None = None,
     resize: int | tuple[int, int] | None = None,
+    encoded: bool = False,
     allow_empty: bool = False,
     strict: bool = False,
     overwrite: bool = False,
@@ -97,24 +101,32 @@ def pack(
             - a folder of class folders of images: samples are tuples (image uint8
               (height, width, 3), label int64), classes and order as torchvision's ImageFolder has
               them; images are converted to RGB by Pillow, as its loader does (16-bit grey values
-              above 255 become white), and EXIF orientation is ignored;
+              above 255 become white), and EXIF orientation is ignored. With `encoded`, image is the
+              bytes of the file;
             - a `.npy` file or a folder of them: bare arrays; an `.npz` file: dicts;
             - a raw file of numbers, with `dtype` and `shape`;
             - a map-style dataset, or its name as `module:object` (a class or function is called):
-              numbers, arrays and CPU tensors in dicts, tuples, lists and namedtuples;
+              numbers, arrays, CPU tensors, text and bytes in dicts, tuples, lists and
+              namedtuples. Arrays and lists of numbers may vary in their first length from sample
+              to sample; 64 samples are looked at to find out;
             - an array or CPU tensor, or a dict or tuple of them: samples along the first axes.
+              Lists of texts, bytes or arrays of unequal length, object arrays and nested tensors
+              are samples of varying length.
         out: The folder to write.
         kind: "imagefolder", "npy", "npz", "raw" or "dataset"; None finds out.
         dtype: Of a raw file, such as "uint16"; ">i4" is big-endian.
         shape: Of one sample of a raw file.
         resize: (height, width) of the images; one number is both. Bilinear, as torchvision does
             with PIL images; the aspect ratio is not kept.
+        encoded: Keep the images as the bytes of their files, of any size, to be decoded when they
+            are loaded.
         allow_empty: Keep classes without images.
         strict: Stop at the first bad image, instead of leaving it out.
         overwrite: Replace the packed dataset in `out`.
         shard_size: Bytes of a shard; rows per shard are the power of two that fits, at least one.
-        workers: Processes; None takes one per CPU core and no more than there are shards. A dataset
-            that another process cannot make, and an `.npz` file, are read in this process.
+        workers: Processes; None takes one per CPU core and no more than there are shards, for files
+            that are merely copied one per 4 GiB. A dataset that another process cannot make, and an
+            `.npz` file, are read in this process.
         progress: Called now and then.
 
     Raises:
@@ -127,7 +139,7 @@ def pack(
         >>> fastload.pack({"x": images, "y": labels}, "data/train")  # doctest: +SKIP
     """
     _check_counts(shard_size=shard_size, workers=1 if workers is None else workers)
-    options = Options(dtype, shape, _size(resize), allow_empty, strict)
+    options = Options(dtype, shape, _size(resize), allow_empty, strict, encoded)
     folder = OutputFolder(out, overwrite=overwrite)
     path = isinstance(source, (str, bytes, os.PathLike)) and os.path.exists(source)
     folder.check(absolute(source) if path else None)
@@ -151,8 +163,7 @@ class _Plan:
 
     @classmethod
     def of(cls, source: Source, shard_bytes: int) -> _Plan:
-        row_bytes = sum(field.row_bytes for field in source.fields)
-        fitting = min(max(shard_bytes // max(row_bytes, 1), 1), _LARGEST_SHARD_ROWS)
+        fitting = min(max(shard_bytes // max(source.sample_bytes, 1), 1), _LARGEST_SHARD_ROWS)
         rows_each = 1 << (fitting.bit_length() - 1)
         described = {"kind": source.kind, **source.options()}
         return cls(
@@ -189,7 +200,7 @@ def _write(
     progress: Callable[[Progress], None] | None,
 ) -> PackReport:
     dataset = plan.dataset()
-    row_bytes = sum(field.row_bytes for field in plan.fields)
+    row_bytes = source.sample_bytes
     read = 0
 
     def advance(rows: int) -> None:
@@ -236,11 +247,12 @@ def _shards(written: list[Written], plan: _Plan, folder: OutputFolder, dataset: 
     rows = [shard.rows for shard in written]
     sizes = [shard.file_bytes for shard in written]
     crcs = [shard.crc32c for shard in written]
+    totals = [shard.totals for shard in written]
     if any(count < plan.rows_each for count in rows[:-1]):
         paths = [folder.shard(shard) for shard in range(len(rows))]
-        again = close_gaps(paths, rows, plan.rows_each, plan.fields, dataset)
-        for shard, size, crc in again:
-            sizes[shard], crcs[shard] = size, crc
+        for new in close_gaps(paths, rows, totals, plan.rows_each, plan.fields, dataset):
+            sizes[new.shard], crcs[new.shard] = new.file_bytes, new.crc32c
+            totals[new.shard] = new.totals
     total = sum(rows)
     count = -(-total // plan.rows_each)
     folder.clear_shards(count)
@@ -252,14 +264,21 @@ def _shards(written: list[Written], plan: _Plan, folder: OutputFolder, dataset: 
         rows=tuple(rows),
         file_bytes=tuple(sizes[:count]),
         crc32c=tuple(f"{crc:08x}" for crc in crcs[:count]),
+        totals={
+            name: tuple(shard[place] for shard in totals[:count])
+            for place, name in enumerate(f.name for f in plan.fields if f.ragged)
+        },
     )
 
 
 def _worker_count(source: Source, plan: _Plan, wanted: int | None) -> int:
-    most = max(plan.shards, 1)
     if source.local or not can_travel(source.part(0, 1)):
         return 1
-    return min(len(os.sched_getaffinity(0)) if wanted is None else wanted, most)
+    if wanted is None:
+        wanted = len(os.sched_getaffinity(0))
+        if isinstance(source, ColumnsSource):  # one process can keep a disk busy
+            wanted = min(wanted, 1 + plan.rows * source.sample_bytes // _COPIED_BYTES_PER_WORKER)
+    return min(wanted, max(plan.shards, 1))
 
 
 def _check_counts(**counts: object) -> None:

@@ -3,41 +3,54 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from fastload.formats.extents import Field
 from fastload.formats.shard import shard_layout
-from fastload.pack.sources.base import Array
-from fastload.pack.writer import write_shard
+from fastload.pack.sources.base import AnyColumn, Ragged
+from fastload.pack.writer import read_columns, totals_of, write_shard
 
-Columns = list[Array]
+Columns = list[AnyColumn]
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """A shard that was written again: its number, and what the manifest says of it."""
+
+    shard: int
+    file_bytes: int
+    crc32c: int
+    totals: tuple[int, ...]
 
 
 def close_gaps(
     paths: Sequence[str],
     shard_rows: Sequence[int],
+    totals: Sequence[tuple[int, ...]],
     rows_each: int,
     fields: Sequence[Field],
     dataset: str,
-) -> list[tuple[int, int, int]]:
+) -> list[Rewritten]:
     """Moves rows forward from the first shard on that has too few.
 
     Args:
         paths: Of all shards, also where none was written for want of rows.
         shard_rows: What they hold now; 0 where there is no file.
+        totals: The elements of their ragged fields.
         rows_each: What all but the last shall hold.
         fields: Of the columns.
         dataset: The id that the shards carry.
 
     Returns:
-        (shard, size of the file, its CRC) of those that were written again. Files behind the last
-        row are left for the caller to remove.
+        The shards that were written again. Files behind the last row are left for the caller to
+        remove.
     """
     first = next(i for i, rows in enumerate(shard_rows) if rows < rows_each)
-    pieces = _mapped(paths[first:], shard_rows[first:], fields)
+    pieces = _mapped(paths[first:], shard_rows[first:], totals[first:], fields)
     left = sum(shard_rows[first:])
-    held: Columns = [np.empty((0, *field.shape), field.storage) for field in fields]
+    held: Columns = [_empty(field) for field in fields]
     written = []
     for shard in range(first, first + -(-left // rows_each)):
         rows = min(rows_each, left)
@@ -46,24 +59,34 @@ def close_gaps(
         parts = [held]
         while sum(len(part[0]) for part in parts) < rows:
             parts.append(next(pieces))
-        joined = [np.concatenate(column) for column in zip(*parts, strict=True)]
-        held = [column[rows:].copy() for column in joined]
-        layout = shard_layout(fields, rows)
-        crc = write_shard(paths[shard], layout, dataset, shard, [c[:rows] for c in joined])
-        written.append((shard, layout.file_bytes, crc))
+        joined = [_joined(column) for column in zip(*parts, strict=True)]
+        columns = [column[:rows] for column in joined]
+        # Copied, so that what was written can go.
+        held = [_joined([column[rows:]]) for column in joined]
+        layout = shard_layout(fields, rows, totals_of(columns))
+        crc = write_shard(paths[shard], layout, dataset, shard, columns)
+        written.append(Rewritten(shard, layout.file_bytes, crc, layout.totals))
     return written
 
 
+def _empty(field: Field) -> AnyColumn:
+    values = np.empty((0, *field.shape), field.storage)
+    return Ragged(values, np.zeros(1, np.int64)) if field.ragged else values
+
+
+def _joined(parts: Sequence[AnyColumn]) -> AnyColumn:
+    ragged = [part for part in parts if isinstance(part, Ragged)]
+    if ragged:
+        return Ragged.concatenate(ragged)
+    return np.concatenate([part for part in parts if not isinstance(part, Ragged)])
+
+
 def _mapped(
-    paths: Sequence[str], shard_rows: Sequence[int], fields: Sequence[Field]
+    paths: Sequence[str],
+    shard_rows: Sequence[int],
+    totals: Sequence[tuple[int, ...]],
+    fields: Sequence[Field],
 ) -> Iterator[Columns]:
-    for path, rows in zip(paths, shard_rows, strict=True):
+    for path, rows, elements in zip(paths, shard_rows, totals, strict=True):
         if rows:
-            layout = shard_layout(fields, rows)
-            content = np.memmap(path, np.uint8, "r")
-            yield [
-                content[start : start + rows * field.row_bytes]
-                .view(field.storage)
-                .reshape(rows, *field.shape)
-                for field, start in zip(fields, layout.columns, strict=True)
-            ]
+            yield read_columns(path, shard_layout(fields, rows, elements))

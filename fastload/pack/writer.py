@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,9 +10,12 @@ import numpy as np
 from fastload import _core
 from fastload.formats.extents import Field
 from fastload.formats.packed import Skipped
+from fastload.formats.safetensors import OFFSETS, VALUES
 from fastload.formats.shard import CRC_BLOCK_BYTES, Layout, shard_layout
 from fastload.pack.files import new_file, write_all
-from fastload.pack.sources.base import Advance, Array, Part
+from fastload.pack.sources.base import Advance, AnyColumn, Array, Part, Ragged, Rows, Streamed
+
+_WRITEBACK_BYTES = 8 << 20
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,7 @@ class Written:
         crc32c: Of the whole file.
         skipped: Inputs that were left out.
         class_counts: For each field that numbers classes, the samples of each class.
+        totals: For each ragged field, the elements of all samples.
     """
 
     rows: int
@@ -32,6 +36,7 @@ class Written:
     crc32c: int
     skipped: tuple[Skipped, ...] = ()
     class_counts: tuple[tuple[int, ...], ...] = ()
+    totals: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -60,21 +65,31 @@ class ShardJob:
         Raises:
             OSError: with the path of the shard, if it cannot be written; nothing is left of it.
         """
-        rows = self.part.read(advance)
-        count = len(rows.columns[0])
-        if count == 0:
-            return Written(0, 0, 0, rows.skipped, tuple((0,) * n for _, n in self.classes))
-        layout = shard_layout(self.fields, count)
-        crc = write_shard(self.path, layout, self.dataset, self.shard, rows.columns)
+        if (columns := self.part.stream(advance)) is not None:
+            rows = Rows(())
+        else:
+            rows = self.part.read(advance)
+            columns = rows.columns
+        count, totals = len(columns[0]), totals_of(columns)
         class_counts = tuple(
-            tuple(np.bincount(rows.columns[column], minlength=number).tolist())
+            tuple(np.bincount(labels, minlength=number).tolist())
             for column, number in self.classes
+            if isinstance(labels := columns[column], np.ndarray)
         )
-        return Written(count, layout.file_bytes, crc, rows.skipped, class_counts)
+        if count == 0:
+            return Written(0, 0, 0, rows.skipped, class_counts, totals)
+        layout = shard_layout(self.fields, count, totals)
+        crc = write_shard(self.path, layout, self.dataset, self.shard, columns)
+        return Written(count, layout.file_bytes, crc, rows.skipped, class_counts, totals)
+
+
+def totals_of(columns: Sequence[AnyColumn | Streamed]) -> tuple[int, ...]:
+    """The elements of each ragged column."""
+    return tuple(len(column.values) for column in columns if isinstance(column, Ragged))
 
 
 def write_shard(
-    path: str, layout: Layout, dataset: str, shard: int, columns: Iterable[Array]
+    path: str, layout: Layout, dataset: str, shard: int, columns: Sequence[AnyColumn | Streamed]
 ) -> int:
     """Writes a shard and gives the CRC-32C of the file.
 
@@ -83,7 +98,8 @@ def write_shard(
         layout: Of the shard.
         dataset: The id of the dataset.
         shard: The number of the shard.
-        columns: An array for each field, contiguous and of its storage dtype.
+        columns: An array for each field, contiguous and of its storage dtype; or what is `Ragged`
+            or `Streamed`.
 
     Raises:
         OSError: with `path`; nothing is left of the shard.
@@ -91,7 +107,7 @@ def write_shard(
     header = memoryview(layout.header(dataset, shard))
     with new_file(path) as descriptor:
         write_all(descriptor, header)
-        crcs = _write_blocks(descriptor, _data(layout, columns))
+        crcs = _write_blocks(descriptor, len(header), _data(layout, columns))
         header_crc = _core.crc32c(header)
         tail = np.array([header_crc, *crcs], "<u4").tobytes()
         data_bytes = layout.file_bytes - layout.data_start - layout.crc.begin
@@ -104,26 +120,59 @@ def write_shard(
     return _core.crc32c(tail, whole)
 
 
-def _data(layout: Layout, columns: Iterable[Array]) -> Iterator[memoryview]:
+def read_columns(path: str, layout: Layout) -> list[AnyColumn]:
+    """The columns of a shard, mapped: they stay valid when the file is replaced."""
+    content = np.memmap(path, np.uint8, "r")
+    totals = iter(layout.totals)
+    columns: list[AnyColumn] = []
+    for field, start, bounds in zip(layout.fields, layout.columns, layout.bounds, strict=True):
+        count = next(totals) if field.ragged else layout.rows
+        values = content[start : start + count * field.row_bytes].view(field.storage)
+        values = values.reshape(count, *field.shape)
+        if field.ragged:
+            offsets = content[bounds : bounds + 8 * (layout.rows + 1)].view(np.int64)
+            columns.append(Ragged(values, offsets))
+        else:
+            columns.append(values)
+    return columns
+
+
+def _data(layout: Layout, columns: Sequence[AnyColumn | Streamed]) -> Iterator[memoryview]:
     """The bytes of the data section before the checksums."""
-    fields = {field.name: field for field in layout.fields}
-    arrays = dict(zip(fields, columns, strict=True))
+    arrays: dict[str, Array | Streamed] = {}
+    for field, column in zip(layout.fields, columns, strict=True):
+        if isinstance(column, Ragged):
+            arrays[field.name + OFFSETS] = column.offsets
+            arrays[field.name + VALUES] = _as_stored(column.values, field)
+        elif isinstance(column, Streamed):
+            arrays[field.name] = column
+        else:
+            arrays[field.name] = _as_stored(column, field)
     for tensor in layout.tensors:
         if tensor is layout.crc:
             return
-        if tensor.name not in fields:
+        content = arrays.get(tensor.name)
+        if content is None:
             yield memoryview(bytes(tensor.size_bytes))
-            continue
-        data = arrays[tensor.name].reshape(-1).view(np.uint8)
-        if fields[tensor.name].dtype == "bool":
-            data = (data != 0).view(np.uint8)
-        yield data.data
+        elif isinstance(content, Streamed):
+            yield from content.pieces
+        else:
+            yield content.reshape(-1).view(np.uint8).data
 
 
-def _write_blocks(descriptor: int, pieces: Iterable[memoryview]) -> list[int]:
-    """Writes the pieces one after the other and gives the checksum of each block of them."""
+def _as_stored(array: Array, field: Field) -> Array:
+    """Bytes other than 0 and 1 are true, and become 1."""
+    return array.view(np.uint8) != 0 if field.dtype == "bool" else array
+
+
+def _write_blocks(descriptor: int, start: int, pieces: Iterable[memoryview]) -> list[int]:
+    """Writes the pieces one after the other and gives the checksum of each block of them.
+
+    The disk is given work as soon as there is some, so that little is left to wait for at the end.
+    """
     crcs: list[int] = []
     room = 0
+    begun = end = start
     for piece in pieces:
         while piece:
             if room == 0:
@@ -133,4 +182,8 @@ def _write_blocks(descriptor: int, pieces: Iterable[memoryview]) -> list[int]:
             crcs[-1] = _core.crc32c(chunk, crcs[-1])
             write_all(descriptor, chunk)
             room -= len(chunk)
+            end += len(chunk)
+        if end - begun >= _WRITEBACK_BYTES:
+            _core.start_writeback(descriptor, begun, end - begun)
+            begun = end
     return crcs

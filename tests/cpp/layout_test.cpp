@@ -12,8 +12,10 @@ using namespace fastload;
 namespace {
 
 BatchLayout layout_of(const std::vector<std::int64_t>& row_bytes, std::int64_t samples) {
-  BatchLayout layout{{1, 2, 3}};  // what an earlier batch left
-  layout_batch(row_bytes, samples, layout);
+  BatchLayout layout{{1, 2, 3}, {4}};  // what an earlier batch left
+  std::vector<Delivery> columns;
+  for (std::int64_t bytes : row_bytes) columns.push_back({bytes});
+  layout_batch(columns, samples, std::vector<SpanTable>(row_bytes.size()), layout);
   return layout;
 }
 
@@ -24,10 +26,10 @@ int main() {
     const std::vector<std::int64_t> rows{0, 1, 3, 257, 3072, 150528};
     for (std::int64_t samples : {0, 1, 2, 255, 256}) {
       const BatchLayout layout = layout_of(rows, samples);
-      CHECK_EQUAL(layout.field_bytes.size(), rows.size());
+      CHECK_EQUAL(layout.slot_bytes.size(), rows.size());
       std::int64_t total = 0;
       for (std::size_t c = 0; c < rows.size(); ++c) {
-        CHECK_EQUAL(layout.field_bytes[c], rows[c] * samples);
+        CHECK_EQUAL(layout.slot_bytes[c], rows[c] * samples);
         total += rows[c] * samples;
       }
       CHECK_EQUAL(layout.total_bytes(), total);

@@ -49,7 +49,7 @@ def open_source(source: Any, kind: str | None, options: Options) -> Source:
         return open_samples(Held(source))
     kind = kind or _kind(source, options)
     if kind == "imagefolder":
-        _check_options(kind, options, ("resize", "allow_empty", "strict"))
+        _check_options(kind, options, ("resize", "encoded", "allow_empty", "strict"))
         return open_images(source, options)
     if kind == "raw":
         _check_options(kind, options, ("dtype", "shape", "strict"))
@@ -61,7 +61,7 @@ def open_source(source: Any, kind: str | None, options: Options) -> Source:
 
 
 def _check_options(kind: str, options: Options, used: tuple[str, ...]) -> None:
-    for name in ("dtype", "shape", "resize", "allow_empty"):
+    for name in ("dtype", "shape", "resize", "encoded", "allow_empty"):
         if getattr(options, name) not in (None, False) and name not in used:
             raise ValueError(f"{name} has no meaning for {kind}")
 

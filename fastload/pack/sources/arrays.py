@@ -10,10 +10,31 @@ from typing import Any
 
 import numpy as np
 
-from fastload.formats.arrays import is_tensor, tensor_array
+from fastload.formats.arrays import is_tensor, number_field, tensor_array
 from fastload.formats.extents import Field
-from fastload.pack.sources.base import Advance, Array, Part, Rows, Source, field_of
-from fastload.structure import Structure, flatten, leaf_names, map_leaves
+from fastload.pack.sources.base import (
+    Advance,
+    AnyColumn,
+    Array,
+    Part,
+    Ragged,
+    RaggedBuilder,
+    Rows,
+    Source,
+    Streamed,
+    probed,
+    stored,
+)
+from fastload.pack.sources.leaves import field_of_leaves, fit, mean_bytes, read_leaf
+from fastload.structure import (
+    Structure,
+    children,
+    flatten,
+    is_leaf,
+    leaf_names,
+    map_leaves,
+    rebuild,
+)
 
 
 @dataclass(frozen=True)
@@ -24,8 +45,16 @@ class Column(abc.ABC):
     rows: int
 
     @abc.abstractmethod
-    def read(self, start: int, stop: int) -> Array:
+    def read(self, start: int, stop: int) -> AnyColumn:
         """The samples [start, stop), of the field's storage dtype in native order."""
+
+    def streamed(self, start: int, stop: int) -> AnyColumn | Streamed:
+        """The samples [start, stop), read while they are written where that is possible."""
+        return self.read(start, stop)
+
+    def mean_bytes(self) -> int:
+        """The mean size of a sample of a ragged field, estimated; 0 of others."""
+        return 0
 
     @abc.abstractmethod
     def describe(self) -> Any:
@@ -40,7 +69,31 @@ class ArrayColumn(Column):
 
     def read(self, start: int, stop: int) -> Array:
         """A view where the array is native and contiguous."""
-        return np.ascontiguousarray(self.array[start:stop], self.field.storage)
+        return stored(self.array[start:stop], self.field)
+
+    def describe(self) -> Any:
+        """Nothing: memory has no name."""
+        return None
+
+
+@dataclass(frozen=True)
+class ListColumn(Column):
+    """Texts, bytes or arrays of varying length in memory."""
+
+    values: Any
+    mean: int
+
+    def read(self, start: int, stop: int) -> Ragged:
+        """Copies the samples."""
+        builder = RaggedBuilder(self.field)
+        for index in range(start, stop):
+            leaf = read_leaf(self.values[index], self.field.name, index)
+            builder.append(fit(leaf, self.field, index))
+        return builder.finish()
+
+    def mean_bytes(self) -> int:
+        """As some samples had it."""
+        return self.mean
 
     def describe(self) -> Any:
         """Nothing: memory has no name."""
@@ -60,6 +113,12 @@ class ColumnsPart(Part):
         columns = [column.read(self.start, self.stop) for column in self.columns]
         advance(self.stop - self.start)
         return Rows(columns)
+
+    def stream(self, advance: Advance) -> list[AnyColumn | Streamed]:
+        """The range of each column."""
+        columns = [column.streamed(self.start, self.stop) for column in self.columns]
+        advance(self.stop - self.start)
+        return columns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,35 +162,83 @@ def columns_source(
         structure=structure,
         rows=first.rows,
         local=local,
+        ragged_bytes=sum(column.mean_bytes() for column in columns),
         columns=tuple(columns),
     )
 
 
 def open_arrays(arrays: Any) -> ColumnsSource:
-    """Arrays and CPU tensors in memory, in dicts, lists and tuples nested freely.
+    """Arrays, CPU tensors and lists of texts in memory, in dicts, lists and tuples nested freely.
+
+    Lists of texts, of bytes and of arrays that differ in length hold a sample in each member; so
+    do object arrays, arrays of texts or bytes and nested tensors. Other lists are containers.
 
     Raises:
-        TypeError: a leaf is no array, or its dtype is not one of plain numbers.
+        TypeError: a leaf is none of these, or its dtype is not one of plain numbers.
         ValueError: there is no array, one has no first axis, or they differ in length.
     """
-    names = leaf_names(arrays)
+    template = _hidden_lists(arrays)
+    names = leaf_names(template)
     if not names:
         raise ValueError("there are no arrays to pack")
-    columns = [_column(name, leaf) for name, leaf in zip(names, flatten(arrays), strict=True)]
+    columns = [_column(name, leaf) for name, leaf in zip(names, flatten(template), strict=True)]
     numbers = iter(range(len(columns)))
-    structure = map_leaves(lambda _: next(numbers), arrays)
+    structure = map_leaves(lambda _: next(numbers), template)
     return columns_source("arrays", columns, structure, local=True)
 
 
-def _column(name: str, leaf: Any) -> ArrayColumn:
+@dataclass(frozen=True)
+class _Samples:
+    """A list that is no container."""
+
+    values: list[Any]
+
+
+def _hidden_lists(arrays: Any) -> Any:
+    if is_leaf(arrays):
+        return arrays
+    members = children(arrays)
+    if type(arrays) is list and members:
+        texts = any(isinstance(member, (str, bytes, bytearray)) for member in members)
+        lengths = {
+            len(member)
+            if is_tensor(member) or (isinstance(member, np.ndarray) and member.ndim)
+            else -1
+            for member in members
+        }
+        if texts or (len(lengths) > 1 and -1 not in lengths):
+            return _Samples(arrays)
+    return rebuild(arrays, [_hidden_lists(member) for member in members])
+
+
+def _column(name: str, leaf: Any) -> Column:
+    if isinstance(leaf, _Samples):
+        return _list_column(name, leaf.values)
     dtype = None
     if is_tensor(leaf):
+        if leaf.is_nested:
+            return _list_column(name, leaf.detach().cpu().unbind())
         leaf, dtype = tensor_array(leaf.detach().cpu().resolve_conj().resolve_neg(), name)
     if not isinstance(leaf, np.ndarray) or isinstance(leaf, np.ma.MaskedArray):
         raise TypeError(f"field {name!r}: an array or tensor is needed, not {type(leaf).__name__}")
     if leaf.ndim == 0:
         raise ValueError(f"field {name!r}: an array of shape () has no sample axis")
-    field = field_of(name, leaf.dtype, leaf.shape[1:])
+    if leaf.dtype.kind in "OUS" and leaf.ndim == 1:
+        return _list_column(name, leaf)
+    field = number_field(name, leaf.dtype, leaf.shape[1:])
     if dtype is not None:
-        field = Field(name, dtype, leaf.shape[1:])
+        field = Field(name, dtype, field.shape)
     return ArrayColumn(field, len(leaf), leaf)
+
+
+def _list_column(name: str, values: Any) -> ListColumn:
+    if len(values) == 0:
+        raise ValueError(f"field {name!r}: no samples, which leaves open what they are")
+    indices = probed(len(values))
+    leaves = [read_leaf(values[index], name, index) for index in indices]
+    field = field_of_leaves(name, leaves, indices)
+    if not field.ragged:  # of equal lengths by chance
+        if not field.shape:
+            raise TypeError(f"field {name!r}: dtype object, but plain numbers; give it their dtype")
+        field = Field(name, field.dtype, field.shape[1:], True, field.logical)
+    return ListColumn(field, len(values), values, mean_bytes(field, leaves))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import abc
+import array
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,13 +13,96 @@ import numpy as np
 import numpy.typing as npt
 
 from fastload.errors import FormatError
-from fastload.formats.extents import DTYPES, Field
+from fastload.formats.extents import Field, Int64Array
 from fastload.formats.packed import Skipped
 from fastload.structure import Structure
+
+_PROBES = 64
+_PIECE_BYTES = 512 << 10
 
 Array = npt.NDArray[Any]
 Advance = Callable[[int], None]
 """Told how many samples more were read."""
+
+
+@dataclass(frozen=True, eq=False)
+class Ragged:
+    """Samples of a ragged field.
+
+    Attributes:
+        values: (elements, *shape), contiguous.
+        offsets: (samples + 1), starting at 0; sample i is `values[offsets[i] : offsets[i + 1]]`.
+
+    Example:
+        >>> column = Ragged(np.arange(5), np.array([0, 2, 2, 5]))
+        >>> len(column), column.take(np.array([2, 0])).values
+        (3, array([2, 3, 4, 0, 1]))
+    """
+
+    values: Array
+    offsets: Int64Array
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, rows: slice) -> Ragged:
+        """The samples of a slice without a step."""
+        start, stop, _ = rows.indices(len(self))
+        bounds = self.offsets[start : max(start, stop) + 1]
+        return Ragged(self.values[bounds[0] : bounds[-1]], bounds - bounds[0])
+
+    def take(self, rows: Int64Array) -> Ragged:
+        """The samples at `rows`, in that order."""
+        lengths = np.diff(self.offsets)[rows]
+        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        elements = np.arange(offsets[-1]) + np.repeat(self.offsets[rows] - offsets[:-1], lengths)
+        return Ragged(self.values[elements], offsets)
+
+    @staticmethod
+    def concatenate(parts: Sequence[Ragged]) -> Ragged:
+        """The samples of all parts, one after the other."""
+        lengths = np.concatenate([np.diff(part.offsets) for part in parts])
+        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        return Ragged(np.concatenate([part.values for part in parts]), offsets)
+
+
+class RaggedBuilder:
+    """Collects the samples of a ragged field in one growing block of memory."""
+
+    def __init__(self, of: Field) -> None:
+        self._field = of
+        self._data = bytearray()
+        self._offsets = array.array("q", [0])
+
+    def append(self, sample: bytes | Array) -> None:
+        """Adds a sample: its bytes, or an array (length, *shape) of the storage dtype."""
+        self._data += sample if isinstance(sample, bytes) else sample.tobytes()
+        self._offsets.append(self._offsets[-1] + len(sample))
+
+    def finish(self) -> Ragged:
+        """All samples; the builder must not be used any more."""
+        shape = (self._offsets[-1], *self._field.shape)
+        values = np.frombuffer(self._data, np.uint8).view(self._field.storage).reshape(shape)
+        return Ragged(values, np.frombuffer(self._offsets, np.int64))
+
+
+@dataclass(frozen=True, eq=False)
+class Streamed:
+    """A column that is read while it is written.
+
+    Attributes:
+        rows: Its length.
+        pieces: Its bytes, in order; each piece is valid until the next one is asked for.
+    """
+
+    rows: int
+    pieces: Iterator[memoryview]
+
+    def __len__(self) -> int:
+        return self.rows
+
+
+AnyColumn = Array | Ragged
 
 
 @dataclass(frozen=True)
@@ -26,12 +110,12 @@ class Rows:
     """Samples as they will be stored.
 
     Attributes:
-        columns: For each field an array (samples, *shape) of its storage dtype, in native order;
-            those of bool fields may hold other bytes than 0 and 1.
+        columns: For each field an array (samples, *shape) of its storage dtype, in native order,
+            or what is `Ragged`; those of bool fields may hold other bytes than 0 and 1.
         skipped: What was left out of the part.
     """
 
-    columns: Sequence[Array]
+    columns: Sequence[AnyColumn]
     skipped: tuple[Skipped, ...] = ()
 
 
@@ -41,6 +125,13 @@ class Part(abc.ABC):
     @abc.abstractmethod
     def read(self, advance: Advance) -> Rows:
         """Reads the samples; `advance` is told of the progress."""
+
+    def stream(self, advance: Advance) -> Sequence[AnyColumn | Streamed] | None:
+        """The columns of a part of which nothing is skipped, some to be read while written.
+
+        None if they are to be read at once.
+        """
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +146,7 @@ class Source(abc.ABC):
         classes: For each field that numbers classes, their names.
         local: Parts can only be read in this process, in order.
         notices: What the user should know, in sentences.
+        ragged_bytes: The mean size of the ragged fields of a sample, estimated.
     """
 
     kind: str
@@ -64,6 +156,13 @@ class Source(abc.ABC):
     classes: dict[str, tuple[str, ...]] = field(default_factory=dict)
     local: bool = False
     notices: tuple[str, ...] = ()
+    ragged_bytes: int = 0
+
+    @property
+    def sample_bytes(self) -> int:
+        """The mean size of a sample, estimated where fields are ragged."""
+        fixed = sum(8 if field.ragged else field.row_bytes for field in self.fields)
+        return fixed + self.ragged_bytes
 
     @abc.abstractmethod
     def part(self, start: int, stop: int) -> Part:
@@ -90,21 +189,37 @@ class Options:
     resize: tuple[int, int] | None = None
     allow_empty: bool = False
     strict: bool = False
+    encoded: bool = False
 
 
-def field_of(name: str, dtype: np.dtype[Any], shape: Sequence[int]) -> Field:
-    """The field of arrays of a numpy dtype, in any byte order.
+def probed(rows: int) -> list[int]:
+    """The samples that decide what a field is and how large: the first, and 63 across the rest."""
+    return sorted({place * (rows - 1) // (_PROBES - 1) for place in range(_PROBES)}) if rows else []
+
+
+def stored(values: Array, of: Field) -> Array:
+    """The numbers as they are stored: contiguous, in native byte order, dates as int64."""
+    if values.dtype.kind in "mM":
+        values = values.astype(values.dtype.newbyteorder("="), copy=False)
+        values = np.asarray(values, order="C").view(np.int64)
+    return np.asarray(values, of.storage, order="C")
+
+
+def read_pieces(path: str, offset: int, size_bytes: int) -> Iterator[memoryview]:
+    """The bytes of a range of a file, in pieces that stay in the processor's cache.
 
     Raises:
-        TypeError: the dtype is not one of plain numbers.
+        FormatError: the file ends before the range does.
+        OSError: it cannot be read.
     """
-    native = dtype.newbyteorder("=").name
-    if native not in DTYPES or dtype.fields:
-        raise TypeError(
-            f"field {name!r}: dtype {dtype.str!r} cannot be packed: object, structured, string, "
-            "date and long double values are no plain numbers"
-        )
-    return Field(name, native, tuple(shape))
+    buffer = memoryview(bytearray(min(size_bytes, _PIECE_BYTES)))
+    with open(path, "rb", buffering=0) as file:
+        while size_bytes:
+            count = os.preadv(file.fileno(), [buffer[:size_bytes]], offset)
+            if count == 0:
+                raise FormatError(f"{path}: truncated while it was read, at byte {offset}")
+            yield buffer[:count]
+            offset, size_bytes = offset + count, size_bytes - count
 
 
 def read_array(path: str, offset: int, dtype: np.dtype[Any], shape: Sequence[int]) -> Array:
@@ -114,12 +229,12 @@ def read_array(path: str, offset: int, dtype: np.dtype[Any], shape: Sequence[int
         FormatError: the file ends before the array does.
         OSError: it cannot be read.
     """
-    array = np.empty(shape, dtype)
-    view = memoryview(array.reshape(-1).view(np.uint8).data)
+    made = np.empty(shape, dtype)
+    view = memoryview(made.reshape(-1).view(np.uint8).data)
     with open(path, "rb", buffering=0) as file:
         while view:
             count = os.preadv(file.fileno(), [view], offset)
             if count == 0:
                 raise FormatError(f"{path}: truncated while it was read, at byte {offset}")
             view, offset = view[count:], offset + count
-    return array
+    return made

@@ -6,6 +6,7 @@ import hashlib
 import io
 import os
 import re
+import stat
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,7 +19,16 @@ from fastload.errors import FormatError
 from fastload.formats.extents import Field
 from fastload.formats.files import AnyPath, absolute
 from fastload.formats.packed import Skipped
-from fastload.pack.sources.base import Advance, Array, Options, Part, Rows, Source
+from fastload.pack.sources.base import (
+    Advance,
+    Array,
+    Options,
+    Part,
+    RaggedBuilder,
+    Rows,
+    Source,
+    probed,
+)
 
 _SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 _LITTER = ("thumbs.db", "ehthumbs.db", "desktop.ini")
@@ -39,25 +49,28 @@ class ImagesPart(Part):
     Attributes:
         root: The folder of the class folders.
         items: The images.
-        shape: (height, width, 3) of all of them.
+        image: The field: uint8 (height, width, 3), or ragged for the bytes of the files.
         first: The image that has this shape without being resized; empty if all are resized.
         strict: A bad image is an error.
     """
 
     root: str
     items: tuple[Item, ...]
-    shape: tuple[int, ...]
+    image: Field
     first: str
     strict: bool
 
     def read(self, advance: Advance) -> Rows:
-        """Decodes the images; bad ones are skipped.
+        """Decodes the images, or takes their files as they are; bad ones are skipped.
 
         Raises:
             FormatError: two images differ in size, or one is bad and `strict` is set.
             OSError: a file cannot be read.
         """
-        pixels = np.empty((len(self.items), *self.shape), np.uint8)
+        encoded = RaggedBuilder(self.image)
+        pixels = np.empty(
+            (0 if self.image.ragged else len(self.items), *self.image.shape), np.uint8
+        )
         labels = np.empty(len(self.items), np.int64)
         skipped = []
         row = 0
@@ -65,19 +78,23 @@ class ImagesPart(Part):
             warnings.simplefilter("ignore")  # Pillow's, about odd metadata
             for path, label in self.items:
                 try:
-                    image = self._decode(path)
+                    if self.image.ragged:
+                        encoded.append(_checked(self.root, path))
+                    else:
+                        pixels[row] = self._decode(path)
                 except _BadImageError as error:
                     if self.strict:
                         raise FormatError(f"{self.root}/{path}: {error}") from error
                     skipped.append(Skipped(path, str(error)))
                 else:
-                    pixels[row], labels[row] = image, label
+                    labels[row] = label
                     row += 1
                 advance(1)
-        return Rows((pixels[:row], labels[:row]), tuple(skipped))
+        images = encoded.finish() if self.image.ragged else pixels[:row]
+        return Rows((images, labels[:row]), tuple(skipped))
 
     def _decode(self, path: str) -> Array:
-        height, width, _ = self.shape
+        height, width, _ = self.image.shape
         image = _open(self.root, path)
         try:
             image = image.convert("RGB")
@@ -101,8 +118,8 @@ class ImagesSource(Source):
 
     def part(self, start: int, stop: int) -> ImagesPart:
         """The images [start, stop)."""
-        shape = self.fields[0].shape
-        return ImagesPart(self.root, self.items[start:stop], shape, self.first, self.strict)
+        image = self.fields[0]
+        return ImagesPart(self.root, self.items[start:stop], image, self.first, self.strict)
 
     def inputs(self) -> Any:
         """A hash of the images' paths below the root."""
@@ -110,16 +127,20 @@ class ImagesSource(Source):
         return hashlib.sha256(os.fsencode(names)).hexdigest()
 
     def options(self) -> dict[str, Any]:
-        """The size, if images are resized."""
+        """Whether images are as their files, or their size if they are resized."""
+        if self.fields[0].ragged:
+            return {"encoded": True}
         return {} if self.first else {"resize": list(self.fields[0].shape[:2])}
 
 
 def open_images(folder: AnyPath, options: Options) -> ImagesSource:
     """The images below the class folders of `folder`, in torchvision's order.
 
-    A sample is the tuple (image, label): uint8 (height, width, 3) and int64.
+    A sample is the tuple (image, label): uint8 (height, width, 3), or the bytes of the file with
+    `options.encoded`, and int64.
 
     Raises:
+        ValueError: images are to be resized and to be kept encoded.
         FileNotFoundError: there are no class folders, or one has no image.
         FormatError: no image can be read, or two differ in size and `options.resize` is not given.
         ImportError: Pillow is not installed.
@@ -136,18 +157,24 @@ def open_images(folder: AnyPath, options: Options) -> ImagesSource:
             f"{where} {what} (files that end in {', '.join(_SUFFIXES)}); --allow-empty "
             "(allow_empty=True) keeps such classes"
         )
-    first, size = "", options.resize
-    if size is None:
+    if options.encoded and options.resize:
+        raise ValueError("encoded images are kept as they are and cannot be resized")
+    first, size = "", options.resize or (0, 0)
+    if not options.encoded and options.resize is None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             first, size = _common_size(root, items)
+    image = Field("image", "uint8", (*size, 3))
+    if options.encoded:
+        image = Field("image", "uint8", (), True, "image")
     return ImagesSource(
         kind="imagefolder",
-        fields=(Field("image", "uint8", (*size, 3)), Field("label", "int64", ())),
+        fields=(image, Field("label", "int64", ())),
         structure=(0, 1),
         rows=len(items),
         classes={"label": tuple(classes)},
         notices=tuple(notices),
+        ragged_bytes=_mean_bytes(root, items) if options.encoded else 0,
         root=root,
         items=tuple(items),
         first=first,
@@ -233,10 +260,32 @@ def _unequal(root: str, a: tuple[str, int, int], b: tuple[str, int, int]) -> For
     return FormatError(f"images differ in size: {sizes} (height x width); {advice}")
 
 
+def _mean_bytes(root: str, items: list[Item]) -> int:
+    sizes = [os.path.getsize(os.path.join(root, items[index][0])) for index in probed(len(items))]
+    return sum(sizes) // len(sizes)
+
+
 def _open(root: str, path: str) -> Any:
     """The image with its header read, whatever its suffix says."""
-    with open(os.path.join(root, path), "rb") as file:
-        content = file.read()
+    return _image(_content(root, path))
+
+
+def _checked(root: str, path: str) -> bytes:
+    """The bytes of a file that begins like an image."""
+    content = _content(root, path)
+    _image(content)
+    return content
+
+
+def _content(root: str, path: str) -> bytes:
+    full = os.path.join(root, path)
+    if not stat.S_ISREG(os.stat(full).st_mode):  # reading a pipe would wait for ever
+        raise _BadImageError("not a file")
+    with open(full, "rb") as file:
+        return file.read()
+
+
+def _image(content: bytes) -> Any:
     if not content:
         raise _BadImageError("empty file")
     pillow = _pillow()

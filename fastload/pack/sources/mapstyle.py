@@ -5,19 +5,14 @@ from __future__ import annotations
 import functools
 import importlib
 import operator
-import sys
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from fastload.formats.arrays import is_tensor, tensor_array
-from fastload.formats.extents import Field
-from fastload.pack.sources.base import Advance, Array, Part, Rows, Source, field_of
-from fastload.structure import Structure, is_leaf, leaf_names, map_leaves
-
-_SCALARS = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
-_IMAGE_MODES = ("L", "RGB", "RGBA")
+from fastload.pack.sources.base import Advance, Part, RaggedBuilder, Rows, Source, probed
+from fastload.pack.sources.leaves import Leaf, field_of_leaves, fit, mean_bytes, read_leaf
+from fastload.structure import Structure, is_leaf, leaf_names, map_leaves, rebuild
 
 
 @dataclass(frozen=True)
@@ -63,18 +58,25 @@ class SamplesPart(Part):
     stop: int
 
     def read(self, advance: Advance) -> Rows:
-        """Reads the samples one by one, each checked against the schema of the first one."""
+        """Reads the samples one by one, each checked against the schema."""
         source = self.source
         dataset = source.handle.load()
         count = self.stop - self.start
-        columns = [np.empty((count, *field.shape), field.storage) for field in source.fields]
+        columns = [
+            RaggedBuilder(field) if field.ragged else np.empty((count, *field.shape), field.storage)
+            for field in source.fields
+        ]
         for row in range(count):
             index = self.start + row
             leaves = _leaves(source.structure, _sample(dataset, index), f"sample {index}")
             for column, field, leaf in zip(columns, source.fields, leaves, strict=True):
-                column[row] = _checked(leaf, field, index)
+                content = fit(read_leaf(leaf, field.name, index), field, index)
+                if isinstance(column, RaggedBuilder):
+                    column.append(content)
+                else:
+                    column[row] = content
             advance(1)
-        return Rows(columns)
+        return Rows([c.finish() if isinstance(c, RaggedBuilder) else c for c in columns])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,11 +95,11 @@ class SamplesSource(Source):
 
 
 def open_samples(handle: Held | Named) -> SamplesSource:
-    """Takes the schema of a dataset from its first sample.
+    """Takes the schema of a dataset from some of its samples.
 
     Raises:
-        TypeError: no map-style dataset, or a leaf of the sample is no number or array.
-        ValueError: the dataset is empty.
+        TypeError: no map-style dataset, or a leaf of a sample cannot be packed.
+        ValueError: the dataset is empty, or samples do not agree.
         ImportError, AttributeError: there is no such module or object.
     """
     dataset = handle.load()
@@ -108,19 +110,44 @@ def open_samples(handle: Held | Named) -> SamplesSource:
     rows = len(dataset)
     if rows == 0:
         raise ValueError("the dataset is empty: there is no first sample to take the schema from")
-    first = _sample(dataset, 0)
-    names = leaf_names(first)
+    indices = probed(rows)
+    samples = [_sample(dataset, index) for index in indices]
+    template = _template(samples)
+    names = leaf_names(template)
     if not names:
-        raise TypeError(f"sample 0 holds nothing: {first!r}")
-    numbers = iter(range(len(names)))
-    structure = map_leaves(lambda _: next(numbers), first)
-    fields = []
-    for name, leaf in zip(names, _leaves(structure, first, "sample 0"), strict=True):
-        array, dtype = _row(leaf, name, 0)
-        fields.append(Field(name, dtype or field_of(name, array.dtype, ()).dtype, array.shape))
-    return SamplesSource(
-        kind="samples", fields=tuple(fields), structure=structure, rows=rows, handle=handle
+        raise TypeError(f"sample 0 holds nothing: {samples[0]!r}")
+    columns: list[list[Leaf]] = [[] for _ in names]
+    for sample, index in zip(samples, indices, strict=True):
+        found = _leaves(template, sample, f"sample {index}")
+        for column, name, leaf in zip(columns, names, found, strict=True):
+            column.append(read_leaf(leaf, name, index))
+    fields = tuple(
+        field_of_leaves(name, leaves, indices) for name, leaves in zip(names, columns, strict=True)
     )
+    numbers = iter(range(len(names)))
+    return SamplesSource(
+        kind="samples",
+        fields=fields,
+        structure=map_leaves(lambda _: next(numbers), template),
+        rows=rows,
+        ragged_bytes=sum(map(mean_bytes, fields, columns)),
+        handle=handle,
+    )
+
+
+def _template(samples: list[Any]) -> Structure:
+    """The containers that samples have in common; lists of varying length are leaves."""
+    first = samples[0]
+    if is_leaf(first):
+        return None
+    alike = [sample for sample in samples if type(sample) is type(first)]
+    if type(first) is list and len({len(sample) for sample in alike}) > 1:
+        return None
+    if isinstance(first, dict):
+        alike = [sample for sample in alike if sample.keys() == first.keys()]
+        return rebuild(first, [_template([sample[key] for sample in alike]) for key in first])
+    alike = [sample for sample in alike if len(sample) == len(first)]
+    return rebuild(first, [_template(list(members)) for members in zip(*alike, strict=True)])
 
 
 def _sample(dataset: Any, index: int) -> Any:
@@ -152,39 +179,3 @@ def _leaves(structure: Structure, sample: Any, where: str) -> list[Any]:
     if all(is_leaf(member) for member, _, _ in pairs):
         return [value for _, value, _ in pairs]
     return [leaf for m, v, key in pairs for leaf in _leaves(m, v, f"{where}, {key!r}")]
-
-
-def _checked(leaf: Any, field: Field, index: int) -> Array:
-    array, dtype = _row(leaf, field.name, index)
-    dtype = dtype or array.dtype.newbyteorder("=").name
-    if dtype != field.dtype or array.shape != field.shape:
-        raise ValueError(
-            f"sample {index}: field {field.name!r} is {dtype} {list(array.shape)}, but sample 0 "
-            f"has {field}; all samples must agree"
-        )
-    return array
-
-
-def _row(leaf: Any, name: str, index: int) -> tuple[Array, str | None]:
-    """The leaf as an array, and its dtype where numpy has no name for it."""
-    if (scalar := _SCALARS.get(type(leaf))) is not None:
-        try:
-            return np.array(leaf, scalar), None
-        except OverflowError as error:
-            raise ValueError(f"sample {index}: field {name!r}: {leaf} exceeds int64") from error
-    if isinstance(leaf, (np.ndarray, np.generic)) and not isinstance(leaf, np.ma.MaskedArray):
-        return np.asarray(leaf), None
-    if is_tensor(leaf):
-        return tensor_array(leaf.detach().cpu().resolve_conj().resolve_neg().contiguous(), name)
-    image = getattr(sys.modules.get("PIL.Image"), "Image", None)
-    if image is not None and isinstance(leaf, image):
-        if leaf.mode in _IMAGE_MODES:
-            return np.asarray(leaf), None
-        raise TypeError(
-            f"sample {index}: field {name!r} is an image of mode {leaf.mode}; convert it to one "
-            f"of {', '.join(_IMAGE_MODES)}"
-        )
-    raise TypeError(
-        f"sample {index}: field {name!r} is {type(leaf).__name__}; numbers, arrays and tensors of "
-        "a fixed size can be packed"
-    )

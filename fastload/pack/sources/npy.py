@@ -9,7 +9,7 @@ import math
 import os
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import IO, Any
@@ -18,10 +18,11 @@ import numpy as np
 
 from fastload.errors import FormatError
 from fastload.formats import npy
+from fastload.formats.arrays import number_field
 from fastload.formats.extents import FileSource
 from fastload.formats.files import AnyPath, absolute, file_source, with_suffix
 from fastload.pack.sources.arrays import ArrayColumn, Column, ColumnsSource, columns_source
-from fastload.pack.sources.base import Array, field_of, read_array
+from fastload.pack.sources.base import Array, Streamed, read_array, read_pieces, stored
 from fastload.structure import BARE_NAME
 
 _START_BYTES = 16 << 10  # more than the longest header that is accepted
@@ -36,16 +37,33 @@ class NpyColumn(Column):
 
     def read(self, start: int, stop: int) -> Array:
         """Reads from the files that hold the range."""
-        ends = list(accumulate(header.shape[0] for header in self.headers))
         pieces = [np.empty((0, *self.field.shape), self.field.storage)]
+        for number, first, last in self._ranges(start, stop):
+            pieces.append(stored(self._read(number, first, last), self.field))
+        return pieces[-1] if len(pieces) <= 2 else np.concatenate(pieces)
+
+    def streamed(self, start: int, stop: int) -> Array | Streamed:
+        """The bytes as they are in the files, if they are as they shall be stored."""
+        plain = all(header.dtype.isnative and not header.fortran for header in self.headers)
+        if not plain or self.field.dtype == "bool":
+            return self.read(start, stop)
+        return Streamed(stop - start, self._pieces(start, stop))
+
+    def _pieces(self, start: int, stop: int) -> Iterator[memoryview]:
+        for number, first, last in self._ranges(start, stop):
+            offset = self.headers[number].data_offset + first * self.field.row_bytes
+            size = (last - first) * self.field.row_bytes
+            yield from read_pieces(self.files[number].path, offset, size)
+
+    def _ranges(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+        """The files that hold samples, each with its range of them."""
+        ends = list(accumulate(header.shape[0] for header in self.headers))
         number = bisect.bisect_right(ends, start)
         while start < stop:
             first = ends[number] - self.headers[number].shape[0]
             last = min(stop, ends[number])
-            piece = self._read(number, start - first, last - first)
-            pieces.append(np.ascontiguousarray(piece, self.field.storage))
+            yield number, start - first, last - first
             start, number = last, number + 1
-        return pieces[-1] if len(pieces) <= 2 else np.concatenate(pieces)
 
     def _read(self, number: int, start: int, stop: int) -> Array:
         path, header = self.files[number].path, self.headers[number]
@@ -80,7 +98,7 @@ def open_npy(paths: AnyPath | Sequence[AnyPath]) -> ColumnsSource:
     for file, header in zip(files, headers, strict=True):
         if not header.shape:
             raise FormatError(f"{file}: shape () has no sample axis")
-        fields.append(field_of(BARE_NAME, header.dtype, header.shape[1:]))
+        fields.append(number_field(BARE_NAME, header.dtype, header.shape[1:]))
         if fields[-1] != fields[0]:
             raise FormatError(
                 f"{files[0]} holds samples of {fields[0]}, but {file} of {fields[-1]}; "
@@ -108,7 +126,7 @@ class ArchiveColumn(Column):
         if len(data) != size:
             raise FormatError(f"{self.path}: array {self.field.name!r} is truncated")
         array = np.frombuffer(data, self.dtype).reshape(stop - start, *self.field.shape)
-        return np.ascontiguousarray(array, self.field.storage)
+        return stored(array, self.field)
 
     def describe(self) -> Any:
         """The array's name; its size follows from the schema."""
@@ -151,7 +169,7 @@ def _member(
         header = npy.read_header(_Member(where, archive.getinfo(member).file_size, head))
         if not header.shape:
             raise FormatError(f"{where}: shape () has no sample axis")
-        field = field_of(name, header.dtype, header.shape[1:])
+        field = number_field(name, header.dtype, header.shape[1:])
         stream.seek(0)
         if header.fortran:
             array = np.load(io.BytesIO(stream.read()), allow_pickle=False)
@@ -163,9 +181,11 @@ def _member(
 
 
 @dataclass(frozen=True)
-class _Member(FileSource):
+class _Member:
     """The first bytes of an archive's member, in the place of a file."""
 
+    path: str
+    size_bytes: int
     start: bytes
 
     def read(self, offset: int, size_bytes: int) -> bytes:

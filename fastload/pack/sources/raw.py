@@ -11,7 +11,7 @@ import numpy as np
 from fastload.formats import raw
 from fastload.formats.files import AnyPath, absolute
 from fastload.pack.sources.arrays import Column, ColumnsSource, columns_source
-from fastload.pack.sources.base import Array, Options, read_array
+from fastload.pack.sources.base import Array, Options, Streamed, read_array, read_pieces, stored
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,14 @@ class RawColumn(Column):
         dtype = self.field.storage.newbyteorder(">" if self.big_endian else "=")
         shape = (stop - start, *self.field.shape)
         array = read_array(self.path, start * self.field.row_bytes, dtype, shape)
-        return np.ascontiguousarray(array, self.field.storage)
+        return stored(array, self.field)
+
+    def streamed(self, start: int, stop: int) -> Array | Streamed:
+        """The bytes as they are in the file, if they are as they shall be stored."""
+        if self.big_endian or self.field.dtype == "bool":
+            return self.read(start, stop)
+        size = self.field.row_bytes
+        return Streamed(stop - start, read_pieces(self.path, start * size, (stop - start) * size))
 
     def describe(self) -> Any:
         """Name and size of the file."""

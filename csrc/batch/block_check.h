@@ -1,0 +1,60 @@
+// Checks the blocks that samples lie in before anything is read from them.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "batch/spans.h"
+#include "storage/checksums.h"
+#include "storage/table.h"
+
+namespace fastload {
+
+// The scratch memory of one thread's checks. They cost nothing for tables without checksums, nor
+// once all blocks are known to be good.
+//
+// Both checks throw FormatError for a bad block if `missing` is nullptr; otherwise they move the
+// samples that touch bad ones from `indices` to the end of `missing`, and return whether there were
+// any. They throw OsError for blocks that cannot be read, and StoppedError.
+// REQUIRES: the indices were checked.
+class BlockCheck {
+ public:
+  // While `stopping` is set, a check ends between two blocks. REQUIRES: both outlive this.
+  explicit BlockCheck(const Table& table, const std::atomic<bool>* stopping = nullptr)
+      : table_(table), stopping_(stopping) {}
+
+  // Whether there is nothing to do for any sample.
+  bool idle() const { return table_.checksums() == nullptr || table_.checksums()->all_good(); }
+  // Checks the rows of the columns, of ragged ones their bounds.
+  bool check_rows(std::vector<std::int64_t>& indices, std::vector<std::int64_t>* missing);
+  // Then checks the values of ragged columns; `spans`: of each column, for these indices.
+  bool check_values(std::vector<std::int64_t>& indices, std::span<const SpanTable> spans,
+                    std::vector<std::int64_t>* missing);
+
+ private:
+  struct Range {
+    std::int32_t source;
+    std::int64_t begin;
+    std::int64_t end;
+  };
+  enum class Part { rows, values };
+
+  bool check(Part part, std::vector<std::int64_t>& indices, std::span<const SpanTable> spans,
+             std::vector<std::int64_t>* missing);
+  // Fills ranges_ with the bytes of each sample; false if the column has no such part.
+  bool locate(Part part, std::size_t number, std::span<const std::int64_t> indices,
+              std::span<const SpanTable> spans);
+  // Leaves the bad ones in blocks_.
+  void check_blocks();
+
+  const Table& table_;
+  const std::atomic<bool>* stopping_;
+  std::vector<RowPlace> places_;
+  std::vector<Range> ranges_;
+  std::vector<std::int64_t> blocks_;
+  std::vector<char> bad_samples_;
+};
+
+}  // namespace fastload

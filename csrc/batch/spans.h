@@ -1,0 +1,32 @@
+// The samples of a ragged column that a batch holds.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace fastload {
+
+// Where each sample begins in the values of its shard, and where it goes when samples are laid side
+// by side; in elements. Checked: every span lies inside the values.
+struct Spans {
+  std::span<const std::int64_t> begins;   // one per sample
+  std::span<const std::int64_t> offsets;  // one more: the elements before each sample, then all
+
+  std::size_t count() const { return begins.size(); }
+  std::int64_t length(std::size_t i) const { return offsets[i + 1] - offsets[i]; }
+  std::int64_t total() const { return offsets.back() - offsets.front(); }
+  Spans part(std::size_t first, std::size_t samples) const {
+    return {begins.subspan(first, samples), offsets.subspan(first, samples + 1)};
+  }
+};
+
+// The memory behind Spans, which a batch keeps for the next one.
+struct SpanTable {
+  std::vector<std::int64_t> begins;
+  std::vector<std::int64_t> offsets;
+
+  Spans spans() const { return {begins, offsets}; }
+};
+
+}  // namespace fastload

@@ -1,0 +1,47 @@
+// What the kernels share: when to ask for bytes early, and when to write around the caches.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "batch/run.h"
+
+// Sanitizers do not see streaming stores, so their builds take the portable kernels.
+#if !defined(FASTLOAD_SANITIZE) && (defined(__x86_64__) || defined(__aarch64__))
+#define FL_STREAM_KERNELS 1
+#endif
+
+namespace fastload {
+
+// From here on a row is worth streaming stores, which do not read the line they overwrite.
+inline constexpr std::size_t kStreamBytes = 1024;
+inline constexpr std::size_t kLine = 64;
+inline constexpr std::size_t kRowsAhead = 16;
+
+inline void prefetch_row(const std::byte* row, std::size_t row_bytes) {
+  constexpr std::size_t kMost = 8 * kLine;  // the rest of a row is found by the hardware
+  const std::size_t bytes = row_bytes < kMost ? row_bytes : kMost;
+  for (std::size_t at = 0; at < bytes; at += kLine) __builtin_prefetch(row + at);
+  if (bytes > 0) __builtin_prefetch(row + bytes - 1);
+}
+
+inline std::size_t bytes_of(std::span<const Run> runs) {
+  std::size_t bytes = 0;
+  for (const Run& run : runs) bytes += run.bytes;
+  return bytes;
+}
+
+// How many runs ahead to ask: the hardware follows a long run by itself; of shorter ones it would
+// miss the start.
+inline std::size_t runs_ahead(std::span<const Run> runs) {
+  return bytes_of(runs) < runs.size() * 64 * kLine ? kRowsAhead : 1;
+}
+
+inline bool streams_well(const std::byte* out, std::size_t bytes) {
+  if (bytes < kStreamBytes) return false;
+  const bool whole_lines = bytes % kLine == 0 && reinterpret_cast<std::uintptr_t>(out) % kLine == 0;
+  return whole_lines || bytes >= 16 * kStreamBytes;  // else ragged line ends cost too much
+}
+
+}  // namespace fastload

@@ -1,0 +1,262 @@
+"""From the arrays of the core to the batch that the loader hands out."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from fastload.decode import Decoded
+from fastload.errors import FormatError
+from fastload.formats.extents import Extents, Field, Int64Array
+from fastload.formats.fields import BYTE_STRINGS, TEXT
+from fastload.native import torch_dtype
+from fastload.structure import Structure, batch_builder, is_leaf, with_members, with_missing
+from fastload.transforms import (
+    MODES,
+    AsList,
+    DecodeImage,
+    Jagged,
+    Padded,
+    PadTo,
+    Ragged,
+    Transform,
+    Transforms,
+)
+
+Array = npt.NDArray[Any]
+Arrays = list[Any]
+"""Of each field in turn: an array (B, *shape); values and offsets; padded values and lengths; or
+`Decoded` images."""
+
+Samples = Callable[[], Int64Array]
+"""Gives the dataset's indices of a batch, for messages."""
+
+Maker = Callable[[Arrays, Samples], Any]
+Finish = Callable[[torch.Tensor], torch.Tensor]
+_KNOWS_LIMITS = "max_seqlen" in inspect.signature(torch.nested.nested_tensor_from_jagged).parameters
+_LeafMaker = Callable[..., Sequence[Any]]  # from a field's arrays and `Samples` to its leaves
+
+
+def batch_maker(
+    extents: Extents,
+    transforms: Transforms | None = None,
+    pin: bool = False,
+    device: torch.device | None = None,
+    missing: bool = False,
+) -> Maker:
+    """A function from the arrays of a batch to what the loader hands out.
+
+    Args:
+        extents: The dataset.
+        transforms: Of its ragged fields.
+        pin: Copy to pinned memory.
+        device: Copy there.
+        missing: The last array, dataset indices of samples that were left out, is a member of the
+            batch: of a dict under the key "missing", else the last one.
+
+    Raises:
+        ValueError: a key that stands beside a field is taken already.
+    """
+    fields = extents.fields
+    structure = with_missing(extents.structure, len(fields)) if missing else extents.structure
+    plain = not any(f.ragged or f.storage.name != f.dtype for f in fields)
+    if plain and not pin and device is None:
+        build, from_numpy = batch_builder(structure), torch.from_numpy
+        return lambda arrays, samples: build(list(map(from_numpy, arrays)))
+
+    def finish(tensor: torch.Tensor) -> torch.Tensor:
+        if pin:
+            tensor = tensor.pin_memory()
+        return tensor if device is None else tensor.to(device, non_blocking=True)
+
+    chosen = transforms or {}
+    keyless = _in_sequences(extents.structure)
+    makers = [
+        _leaf_maker(field, chosen.get(field.name), finish, tuple if column in keyless else list)
+        for column, field in enumerate(fields)
+    ]
+    counts = [_array_count(field, chosen.get(field.name)) for field in fields]
+    parts = [_parts(chosen.get(field.name)) for field in fields]
+    if missing:
+        makers.append(lambda array, samples: [finish(torch.from_numpy(array))])
+        counts.append(1)
+        parts.append(None)
+    build = batch_builder(_with_parts(structure, parts))
+
+    def make(arrays: Arrays, samples: Samples) -> Any:
+        leaves: list[Any] = []
+        start = 0
+        for leaf, count in zip(makers, counts, strict=True):
+            leaves += leaf(*arrays[start : start + count], samples)
+            start += count
+        return build(leaves)
+
+    return make
+
+
+def _array_count(field: Field, transform: Transform | None) -> int:
+    return 2 if field.ragged and not isinstance(transform, DecodeImage) else 1
+
+
+# --- Containers --------------------------------------------------------------------------------
+
+
+def _parts(transform: Transform | None) -> tuple[str, Any] | None:
+    """What stands beside the values of a field, and the container where there are no keys."""
+    if isinstance(transform, PadTo):
+        return "lengths", Padded
+    if isinstance(transform, Jagged) and not transform.nested:
+        return "offsets", Ragged
+    return None
+
+
+def _with_parts(structure: Structure, parts: Sequence[tuple[str, Any] | None]) -> Structure:
+    """The structure of a batch, whose leaves number what the leaf makers give."""
+    starts = np.cumsum([0] + [1 if part is None else 2 for part in parts]).tolist()
+
+    def numbered(part: Structure) -> Structure:
+        if is_leaf(part):
+            start, beside = starts[part], parts[part]
+            return start if beside is None else beside[1](start, start + 1)
+        if not isinstance(part, dict):
+            return with_members(part, [numbered(child) for child in part])
+        members: dict[Any, Any] = {}
+        for key, child in part.items():
+            beside = parts[child] if is_leaf(child) else None
+            if beside is None:
+                members[key] = numbered(child)
+                continue
+            other = f"{key}_{beside[0]}"
+            if other in part:
+                raise ValueError(f"transforms: {other!r} would stand twice in the batch")
+            members |= {key: starts[child], other: starts[child] + 1}
+        return with_members(part, members)
+
+    return numbered(structure)
+
+
+def _in_sequences(structure: Structure) -> set[int]:
+    """The columns that are members of a list or tuple."""
+    if is_leaf(structure):
+        return set()
+    keyed = isinstance(structure, dict)
+    found: set[int] = set()
+    for child in structure.values() if keyed else structure:
+        found |= _in_sequences(child) if keyed or not is_leaf(child) else {child}
+    return found
+
+
+# --- Leaves ------------------------------------------------------------------------------------
+
+
+def _leaf_maker(
+    field: Field, transform: Transform | None, finish: Finish, sequence: type[Any]
+) -> _LeafMaker:
+    """`sequence` is that of default_collate for texts: those of tuples' members are tuples."""
+    view = torch_dtype(field) if field.storage.name != field.dtype else None
+
+    def tensor(array: Array) -> torch.Tensor:
+        made = torch.from_numpy(array)
+        return finish(made if view is None else made.view(view))
+
+    if isinstance(transform, DecodeImage):
+        channels = MODES[transform.mode]
+        return lambda *arrays: [tensor(_images(field, channels, *arrays))]
+    if not field.ragged:
+        return lambda array, samples: [tensor(array)]
+    if isinstance(transform, PadTo):
+        return lambda values, lengths, samples: [tensor(values), finish(torch.from_numpy(lengths))]
+    if isinstance(transform, Jagged):
+
+        def jagged(values: Array, offsets: Array, samples: Samples) -> list[Any]:
+            both = tensor(values), finish(torch.from_numpy(offsets))
+            return [_nested(*both, np.diff(offsets))] if transform.nested else list(both)
+
+        return jagged
+    if isinstance(transform, AsList):
+        sequence = list
+    if field.logical == TEXT:
+        return lambda *arrays: [sequence(_texts(field, *arrays))]
+    if field.logical in BYTE_STRINGS:
+        return lambda values, offsets, samples: [
+            sequence(piece.tobytes() for piece in _pieces(values, offsets))
+        ]
+    if isinstance(transform, AsList):
+        # A copy each, so that one that is kept does not keep them all.
+        return lambda values, offsets, samples: [
+            [tensor(values[a:b].copy()) for a, b in pairwise(offsets.tolist())]
+        ]
+    return lambda *arrays: [tensor(_dense(field, *arrays))]
+
+
+def _nested(values: torch.Tensor, offsets: torch.Tensor, lengths: Array) -> torch.Tensor:
+    limits: dict[str, Any] = {}
+    if _KNOWS_LIMITS and len(lengths):  # else padding it pads to the length of all samples together
+        limits = {"min_seqlen": int(lengths.min()), "max_seqlen": int(lengths.max())}
+    return torch.nested.nested_tensor_from_jagged(values, offsets, **limits)
+
+
+def _pieces(values: Array, offsets: Array) -> list[memoryview]:
+    data = values.data
+    return [data[a:b] for a, b in pairwise(offsets.tolist())]
+
+
+def _texts(field: Field, values: Array, offsets: Array, samples: Samples) -> list[str]:
+    texts = []
+    for place, piece in enumerate(_pieces(values, offsets)):
+        try:
+            texts.append(str(piece, "utf-8"))
+        except UnicodeDecodeError as error:
+            where = f"field {field.name!r}: sample {samples()[place]}"
+            raise FormatError(f"{where}: not UTF-8: {error}") from error
+    return texts
+
+
+def _dense(field: Field, values: Array, offsets: Array, samples: Samples) -> Array:
+    """Samples of one length as (B, length, *shape)."""
+    lengths = np.diff(offsets)
+    length = int(lengths[0]) if len(lengths) else 0
+    unequal = np.flatnonzero(lengths != length)
+    if len(unequal):
+        place = int(unequal[0])
+        shapes = [(int(n), *field.shape) for n in (length, lengths[place])]
+        _raise_unequal(field, place, shapes, samples, "PadTo(), Jagged() or AsList()")
+    return values.reshape(len(lengths), length, *field.shape)
+
+
+def _images(field: Field, channels: int, decoded: Decoded, samples: Samples) -> Array:
+    if isinstance(decoded.error, MemoryError):
+        raise decoded.error
+    if decoded.error is not None:
+        where = f"field {field.name!r}: sample {samples()[decoded.place]}"
+        raise FormatError(
+            f"{where}: the image cannot be decoded: {decoded.error}"
+        ) from decoded.error
+    images = decoded.images
+    if isinstance(images, np.ndarray):
+        return images
+    if not images:
+        return np.empty((0, 0, 0, channels), np.uint8)
+    for place, image in enumerate(images):
+        if image.shape != images[0].shape:
+            shapes = [images[0].shape, image.shape]
+            _raise_unequal(field, place, shapes, samples, "DecodeImage(size=(H, W))")
+    return np.stack(images)
+
+
+def _raise_unequal(
+    field: Field, place: int, shapes: Sequence[tuple[int, ...]], samples: Samples, choices: str
+) -> NoReturn:
+    first, other = samples()[[0, place]].tolist()
+    raise RuntimeError(
+        f"stack expects each tensor to be equal size, but got {list(shapes[0])} at entry 0 and "
+        f"{list(shapes[1])} at entry {place}: field {field.name!r}: sample {first} has shape "
+        f"{shapes[0]}, sample {other} has shape {shapes[1]}; choose what becomes of it by "
+        f"transforms={{{field.name!r}: ...}}: {choices}"
+    )

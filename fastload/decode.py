@@ -1,0 +1,250 @@
+"""Decodes images in threads, between the engine and the consumer."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import io
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from fastload.errors import StoppedError
+from fastload.transforms import MODES, DecodeImage
+
+Array = npt.NDArray[Any]
+Arrays = list[Any]
+
+
+class Source(Protocol):
+    """Gives the batches of an epoch in order, as the engine does."""
+
+    def next(self, timeout_s: float = 0.0) -> Any:
+        """The arrays of the next batch; None after the last one."""
+
+    def stop(self) -> None:
+        """Ends every wait in `next`."""
+
+
+@dataclass
+class Decoded:
+    """The images of a field of a batch.
+
+    Attributes:
+        images: uint8 (B, H, W, C); without a size a list of B arrays (H, W, C).
+        place: Of the first image in the batch that could not be decoded.
+        error: What was wrong with it.
+    """
+
+    images: Array | list[Array]
+    place: int = 0
+    error: Exception | None = None
+
+
+@dataclass
+class _Job:
+    """A batch on its way: its arrays, or what was raised for them."""
+
+    arrays: Arrays | None
+    error: BaseException | None = None
+    tasks: Iterator[Callable[[], None]] = field(default_factory=lambda: iter(()))
+    left: int = 0
+
+
+class _Images:
+    """A field of images of one batch while it is decoded."""
+
+    def __init__(self, transform: DecodeImage, values: Array, offsets: Array) -> None:
+        count = len(offsets) - 1
+        self._transform = transform
+        self._values = values
+        self._bounds = offsets.tolist()
+        self._lock = threading.Lock()
+        images: Any = [None] * count
+        if transform.size is not None:
+            images = np.empty((count, *transform.size, MODES[transform.mode]), np.uint8)
+        self.decoded = Decoded(images)
+        self.tasks = [partial(self._decode, place) for place in range(count)]
+
+    def _decode(self, place: int) -> None:
+        decoded = self.decoded
+        if decoded.error is not None and decoded.place < place:
+            return  # the batch is lost
+        try:
+            data = self._values[self._bounds[place] : self._bounds[place + 1]].tobytes()
+            decoded.images[place] = decode_image(data, self._transform)
+        except Exception as error:  # Pillow's plugins raise many kinds
+            with self._lock:
+                if decoded.error is None or place < decoded.place:
+                    decoded.place, decoded.error = place, error
+
+
+def decode_image(data: bytes, transform: DecodeImage) -> Array:
+    """An encoded image as uint8 (H, W, C).
+
+    Raises:
+        Exception: what Pillow raises for data that it cannot decode.
+    """
+    from PIL import Image, ImageOps
+
+    with Image.open(io.BytesIO(data)) as opened:
+        turned: Image.Image = opened
+        if transform.exif:
+            with contextlib.suppress(Exception):  # a broken tag does not spoil the image
+                turned = ImageOps.exif_transpose(opened)
+        image = turned.convert(transform.mode)
+    if transform.size is not None:
+        height, width = transform.size
+        if transform.resize is None:
+            image = image.resize((width, height), Image.Resampling.BILINEAR)
+        else:
+            short, long = sorted(image.size)
+            # As torchvision: the longer side is cut down to an integer, the corner rounded.
+            sides = transform.resize, int(transform.resize * long / short)
+            scaled = sides if image.width <= image.height else sides[::-1]
+            image = image.resize(scaled, Image.Resampling.BILINEAR)
+            left, top = round((scaled[0] - width) / 2), round((scaled[1] - height) / 2)
+            image = image.crop((left, top, left + width, top + height))
+    return np.asarray(image).reshape(image.height, image.width, -1)
+
+
+class DecodeStage:
+    """Batches of a source with their images decoded, in its order.
+
+    A thread decodes an image of a batch that is under way, or else takes the next batch from the
+    source, if fewer than `depth` are under way or wait for the consumer. Without threads all is
+    done inside `next`.
+
+    Args:
+        source: Gives the arrays; those of a field of images are its bytes and offsets.
+        fields: For each field of images the number of its first array, in ascending order.
+        threads: How many decode.
+        depth: Batches under way.
+    """
+
+    def __init__(
+        self, source: Source, fields: Mapping[int, DecodeImage], threads: int, depth: int
+    ) -> None:
+        self._source = source
+        self._fields = dict(fields)
+        self._depth = depth
+        self._pid = os.getpid()
+        self._changed = threading.Condition()  # guards what follows
+        self._jobs: collections.deque[_Job] = collections.deque()
+        self._open: collections.deque[_Job] = collections.deque()  # with tasks to begin
+        self._taking = False
+        self._stopped = False
+        self._threads = [
+            threading.Thread(target=self._work, name=f"fastload-decode-{number}", daemon=True)
+            for number in range(threads)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def next(self, timeout_s: float = 0.0) -> Arrays | None:
+        """The arrays of the next batch, each field of images as one `Decoded`; None at the end.
+
+        Raises:
+            TimeoutError: there was none for so many seconds; 0 waits for ever.
+            StoppedError: the stage was stopped.
+        """
+        if not self._threads or self._pid != os.getpid():  # no thread lives on in a forked child
+            job = self._begun(self._source.next(timeout_s))
+            for task in job.tasks:
+                task()
+            return job.arrays
+        end = time.monotonic() + timeout_s if timeout_s else None
+        with self._changed:
+            while not (self._jobs and self._jobs[0].left == 0):
+                if self._stopped:
+                    raise StoppedError("the iterator was stopped")
+                left = None if end is None else end - time.monotonic()
+                if left is not None and left <= 0:
+                    raise TimeoutError("the batch is still being read or decoded")
+                self._changed.wait(left)
+            job = self._jobs[0]
+            if job.arrays is not None or job.error is not None:  # else the end, which stays
+                self._jobs.popleft()
+                self._changed.notify_all()
+        if job.error is not None:
+            raise job.error
+        return job.arrays
+
+    def stop(self) -> None:
+        """Stops the source and ends the threads; may be called again, and by any thread."""
+        if self._pid != os.getpid():
+            return
+        with self._changed:
+            self._stopped = True
+            self._jobs.clear()  # so that a stage that lives on keeps no batch
+            self._open.clear()
+            self._changed.notify_all()
+        self._source.stop()
+        for thread in self._threads:
+            if thread is not threading.current_thread():  # which may be collecting garbage
+                thread.join()
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                while not (self._stopped or self._open or self._may_take()):
+                    self._changed.wait()
+                if self._stopped:
+                    return
+                job = self._open[0] if self._open else None
+                task = next(job.tasks, None) if job else None
+                if job and task is None:
+                    self._open.popleft()
+                    continue
+                self._taking = self._taking or job is None
+            if job is None or task is None:
+                self._take()
+                continue
+            task()
+            with self._changed:
+                job.left -= 1
+                if job.left == 0:
+                    self._changed.notify_all()
+            del job, task  # a thread that waits keeps no batch
+
+    def _may_take(self) -> bool:
+        ended = self._jobs and self._jobs[-1].arrays is None and self._jobs[-1].error is None
+        return not self._taking and not ended and len(self._jobs) < self._depth
+
+    def _begun(self, arrays: Arrays | None) -> _Job:
+        if arrays is None:
+            return _Job(None)
+        delivered, tasks, number = [], [], 0
+        while number < len(arrays):
+            transform = self._fields.get(number)
+            if transform is None:
+                delivered.append(arrays[number])
+                number += 1
+                continue
+            images = _Images(transform, arrays[number], arrays[number + 1])
+            delivered.append(images.decoded)
+            tasks += images.tasks
+            number += 2
+        return _Job(delivered, None, iter(tasks), len(tasks))
+
+    def _take(self) -> None:
+        try:
+            job = self._begun(self._source.next())
+        except BaseException as error:
+            job = _Job(None, error)
+        with self._changed:
+            self._taking = False
+            self._changed.notify_all()
+            if self._stopped:
+                return
+            self._stopped = isinstance(job.error, StoppedError)
+            self._jobs.append(job)
+            if job.left:
+                self._open.append(job)

@@ -1,0 +1,136 @@
+"""What `verify=` has compared with the checksums of packed data."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from fastload import _core
+from fastload.errors import FormatError
+from fastload.formats.extents import Column, Extents, FileSource, Int64Array, Source
+
+VERIFY_KINDS = (None, "open", "lazy")
+
+
+def checked(extents: Extents, verify: str | None, stacklevel: int = 4) -> Extents:
+    """The extents after, or with, the checks that `verify` asks for.
+
+    Args:
+        extents: Where the samples lie.
+        verify: None; "open": compares headers and bounds now; "lazy": the core compares each block
+            when it is read first.
+        stacklevel: Of the warning that there are no checksums.
+
+    Raises:
+        ValueError: `verify` is none of these.
+        FormatError: a header does not fit its checksum, or bounds are out of order.
+        OSError: a file cannot be read.
+    """
+    if verify not in VERIFY_KINDS:
+        raise ValueError(f"verify must be None, 'open' or 'lazy', not {verify!r}")
+    if verify is None:
+        return extents
+    if extents.rows and not has_checksums(extents):
+        warnings.warn(
+            f"verify={verify!r}: {next(_sources(extents))} has no checksums, so only its size and "
+            "header were checked; `fastload pack` writes checksums",
+            stacklevel=stacklevel,
+        )
+    if verify == "lazy":
+        return lazily(extents)
+    for source in dict.fromkeys(_sources(extents)):
+        if isinstance(source, FileSource) and source.blocks is not None:
+            check_header(source)
+    for group in extents.groups:
+        for column in group.columns:
+            _check_bounds(column, group.shard_rows)
+    return extents
+
+
+def has_checksums(extents: Extents, *, lazy: bool = False) -> bool:
+    """Whether a file of the dataset has checksums; with `lazy`, whether they are looked at."""
+    blocks = (getattr(source, "blocks", None) for source in _sources(extents))
+    return any(b is not None and (b.lazy or not lazy) for b in blocks)
+
+
+def _sources(extents: Extents) -> Iterator[Source]:
+    for column in extents.columns:
+        yield from column.sources
+        if column.bounds is not None:
+            yield from column.bounds.sources
+
+
+def lazily(extents: Extents) -> Extents:
+    """The extents with every block to be checked when it is read first."""
+    blocks = (getattr(source, "blocks", None) for source in _sources(extents))
+    if all(b is None or b.lazy for b in blocks):
+        return extents
+    made: dict[int, tuple[Source, ...]] = {}
+
+    def mark(source: Source) -> Source:
+        if not isinstance(source, FileSource) or source.blocks is None:
+            return source
+        return source._replace(blocks=source.blocks._replace(lazy=True))
+
+    def marked(sources: tuple[Source, ...]) -> tuple[Source, ...]:
+        if id(sources) not in made:  # most columns have the very same sources
+            made[id(sources)] = tuple(map(mark, sources))
+        return made[id(sources)]
+
+    def column(of: Column) -> Column:
+        bounds = of.bounds and replace(of.bounds, sources=marked(of.bounds.sources))
+        return replace(of, sources=marked(of.sources), bounds=bounds)
+
+    groups = [replace(g, columns=tuple(map(column, g.columns))) for g in extents.groups]
+    return replace(extents, groups=tuple(groups))
+
+
+def check_header(source: FileSource) -> None:
+    """Compares the header of a shard with its checksum.
+
+    Raises:
+        FormatError: it does not fit.
+        OSError: the file cannot be read.
+    """
+    assert source.blocks is not None
+    header = source.read(0, source.blocks.begin)
+    expected = source.read(source.blocks.crcs - 4, 4)
+    if _core.crc32c(header).to_bytes(4, "little") != expected:
+        raise FormatError(
+            f"{source}: the header (bytes 0 to {source.blocks.begin - 1}) does not fit its "
+            "checksum; `fastload verify --full` says what else is damaged"
+        )
+
+
+def _check_bounds(column: Column, shard_rows: Int64Array) -> None:
+    bounds = column.bounds
+    if bounds is None:
+        return
+    places = zip(bounds.sources, bounds.offsets, shard_rows, bounds.totals, strict=True)
+    for source, offset, rows, total in places:
+        if rows:
+            data = source.read(int(offset), 8 * (int(rows) + 1))
+            if fault := bounds_fault(np.frombuffer(data, "<i8"), int(rows), int(total)):
+                raise FormatError(f"{source}: field {column.field.name!r}: {fault}")
+
+
+def bounds_fault(bounds: Int64Array, rows: int, total: int) -> str | None:
+    """What is wrong with the bounds of a ragged field in a shard, or None.
+
+    Args:
+        bounds: int64, (rows + 1,).
+        rows: Of the shard.
+        total: The elements of its values.
+    """
+    if len(bounds) != rows + 1:
+        return f"{len(bounds)} bounds instead of {rows + 1}"
+    bad = (bounds[:-1] > bounds[1:]) | (bounds[:-1] < 0) | (bounds[1:] > total)
+    if not bad.any():
+        return None
+    row = int(bad.argmax())
+    return (
+        f"row {row} lies between the bounds {bounds[row]} and {bounds[row + 1]} of {total} elements"
+    )
