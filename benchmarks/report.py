@@ -29,7 +29,14 @@ def main(readme: Path, results: Path = HERE / "results") -> None:
 def lines(documents: dict[str, Any]) -> Iterator[str]:
     if "loader" in documents:
         yield from loader_lines(documents["loader"])
-    facts = {"cold": cold_fact, "huge": huge_fact, "memory": memory_fact, "gil": gil_fact}
+    facts = {
+        "cold": cold_fact,
+        "huge": huge_fact,
+        "memory": memory_fact,
+        "gil": gil_fact,
+        "open": open_fact,
+        "pack": pack_fact,
+    }
     stated = [fact(documents[name]["result"]) for name, fact in facts.items() if name in documents]
     if stated:
         yield "Measured on the same machine:" if "loader" in documents else "Measured:"
@@ -109,6 +116,22 @@ def gil_fact(result: dict[str, Any]) -> str:
         "A Python thread beside a paced consumer keeps "
         f"{result['ratios']['memcpy']:.0%} of the speed that it has beside a plain memcpy of as "
         "many bytes."
+    )
+
+
+def open_fact(result: dict[str, Any]) -> str:
+    fixed, ragged = (result[kind]["open_ms"]["median"] for kind in ("fixed", "ragged"))
+    return (
+        f"A packed dataset of {result['shards']:,} shards is opened in {fixed:.0f} ms, one with "
+        f"ragged fields in {ragged:.0f} ms."
+    )
+
+
+def pack_fact(result: dict[str, Any]) -> str:
+    return (
+        f"Packing an `.npy` file of {result['bytes'] / 1e9:.1f} GB, checksums included: "
+        f"{result['pack']['bytes_per_s'] / 1e9:.2f} GB/s until it is on the disk, "
+        f"{result['ratio']:.2f} × `cp --reflink=never`."
     )
 
 

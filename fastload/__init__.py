@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from fastload.errors import FormatError, StoppedError
     from fastload.loader import FastLoader
     from fastload.order import KeyedSampler
+    from fastload.pack.export import export
+    from fastload.pack.grow import add_column, append
+    from fastload.pack.merge import merge
     from fastload.tokens import TokenDataset
     from fastload.transforms import AsList, DecodeImage, Jagged, PadTo
 
@@ -49,6 +52,10 @@ _HOMES = {
     "PackedDataset": "fastload.dataset",
     "PadTo": "fastload.transforms",
     "StoppedError": "fastload.errors",
+    "add_column": "fastload.pack.grow",
+    "append": "fastload.pack.grow",
+    "export": "fastload.pack.export",
+    "merge": "fastload.pack.merge",
     "TokenDataset": "fastload.tokens",
     "open": "fastload.dataset",
     "__version__": "fastload._core",
@@ -67,6 +74,10 @@ __all__ = [
     "StoppedError",
     "TokenDataset",
     "__version__",
+    "add_column",
+    "append",
+    "export",
+    "merge",
     "open",
     "pack",
     "verify",

@@ -45,6 +45,8 @@ class ArrayDataset(Dataset):
         (array([0., 0.], dtype=float32), array(3))
     """
 
+    _addresses: tuple[tuple[Any, int], ...] = ()  # where the memory of each tensor was
+
     def __init__(self, arrays: Any, io: str = "auto") -> None:
         if not leaf_names(arrays):
             raise ValueError("ArrayDataset needs at least one array")
@@ -61,7 +63,7 @@ class ArrayDataset(Dataset):
                     f"has {part.rows}"
                 )
         tensors = [leaf for leaf in leaves if arrays_of.is_tensor(leaf)]
-        self._addresses = [(tensor, tensor.data_ptr()) for tensor in tensors]
+        self._addresses = tuple((tensor, tensor.data_ptr()) for tensor in tensors)
         remaining = iter(parts)
         return combine.stack(map_leaves(lambda _: next(remaining), self.arrays))
 
@@ -75,7 +77,7 @@ class ArrayDataset(Dataset):
 
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__()
-        del state["_addresses"]
+        state.pop("_addresses", None)
         return state | {"arrays": map_leaves(_as_pickled, self.arrays)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -88,19 +88,64 @@ def with_missing(structure: Structure, leaf: Any) -> Structure:
     """
     if is_leaf(structure):
         return [structure, leaf]
-    fields = getattr(structure, "_fields", ())
-    if MISSING in (structure if isinstance(structure, dict) else fields):
+    if MISSING in (structure if isinstance(structure, dict) else getattr(structure, "_fields", ())):
         raise ValueError(f"the samples have a field {MISSING!r}, which on_error='skip' adds")
-    if isinstance(structure, dict):
-        return with_members(structure, {**structure, MISSING: leaf})
-    if fields:
-        return _namedtuple(type(structure).__name__, (*fields, MISSING), (*structure, leaf))
-    return [*structure, leaf] if isinstance(structure, list) else (*structure, leaf)
+    return with_member(structure, MISSING, leaf)
 
 
 def renumber(structure: Structure, by: int) -> Structure:
     """The structure with `by` added to every column number."""
     return map_leaves(lambda column: column + by, structure)
+
+
+def with_member(structure: Structure, key: str, member: Structure) -> Structure:
+    """The container with one more member, which lists and plain tuples have no key for.
+
+    Raises:
+        ValueError: a leaf can hold no other member.
+
+    Example:
+        >>> with_member((0, 1), "mask", 2)
+        (0, 1, 2)
+    """
+    if is_leaf(structure):
+        raise ValueError("a bare array has no members")
+    if isinstance(structure, dict):
+        made = copy.copy(structure)
+        made[key] = member
+        return made
+    if fields := getattr(structure, "_fields", None):
+        return _namedtuple_type(type(structure).__name__, (*fields, key))(*structure, member)
+    return type(structure)([*structure, member])
+
+
+def pruned(structure: Structure, keep: Callable[[Any], bool]) -> Structure:
+    """The structure without the leaves that `keep` rejects, and without containers left empty.
+
+    Returns None if nothing is left. A subclass of a container becomes the plain one where members
+    go; a namedtuple keeps its name.
+
+    Example:
+        >>> pruned({"x": 0, "y": (1, 2)}, lambda leaf: leaf != 1)
+        {'x': 0, 'y': (2,)}
+    """
+    if is_leaf(structure):
+        return structure if keep(structure) else None
+    members = [pruned(child, keep) for child in children(structure)]
+    kept = [number for number, member in enumerate(members) if member is not None]
+    if not kept:
+        return None
+    if len(kept) == len(members):
+        return _sample_maker(structure)(members)
+    left = [members[number] for number in kept]
+    if isinstance(structure, dict):
+        keys = list(structure)
+        kind = collections.OrderedDict if isinstance(structure, collections.OrderedDict) else dict
+        return kind((keys[number], members[number]) for number in kept)
+    if fields := getattr(structure, "_fields", None):
+        names = tuple(fields[number] for number in kept)
+        return _namedtuple_type(type(structure).__name__, names)(*left)
+    return left if isinstance(structure, list) else tuple(left)
 
 
 def leaf_names(structure: Structure) -> list[str]:

@@ -21,6 +21,7 @@ from fastload.formats.damage import Problem, ShardCheck
 from fastload.formats.extents import FileSource
 from fastload.formats.fields import read_schema
 from fastload.formats.files import Paths, absolute_paths, list_files, suffix
+from fastload.formats.manifest import Manifest, Shards
 from fastload.formats.safetensors import read_header
 from fastload.formats.shard import shard_layout
 
@@ -122,7 +123,7 @@ def _shards(where: str | list[str]) -> list[ShardCheck] | None:
     return found if found and len(found) == len(checks) else None
 
 
-def _of_group(folder: str, manifest: packed.Manifest, group: packed.Shards) -> Iterator[ShardCheck]:
+def _of_group(folder: str, manifest: Manifest, group: Shards) -> Iterator[ShardCheck]:
     layout = cache(lambda rows, totals: shard_layout(group.fields, rows, totals))
     first_row = 0
     for number, (rows, crc) in enumerate(zip(group.rows, group.crc32c, strict=True)):

@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 
 import fastload
+from fastload.pack.reading import read_rows
 
 
 def same_bytes(a: Path, b: Path) -> bool:
@@ -21,13 +22,18 @@ def same_bytes(a: Path, b: Path) -> bool:
     return names == sorted(os.listdir(b)) and filecmp.cmpfiles(a, b, names, False)[0] == names
 
 
+def content(path: Path) -> dict[str, bytes]:
+    """The files of a folder."""
+    return {file.name: file.read_bytes() for file in path.iterdir() if file.is_file()}
+
+
 def column(path: Path, name: str = "data") -> np.ndarray:
-    """A whole field of a packed folder, through the core."""
+    """A whole fixed field of a packed folder, through the core."""
     dataset = fastload.open(path)
     number = [field.name for field in dataset.fields].index(name)
-    columns = [np.empty((len(dataset), *f.shape), f.storage) for f in dataset.fields]
-    dataset.table.gather(np.arange(len(dataset)), columns)
-    return columns[number]
+    found = read_rows(dataset, np.arange(len(dataset)))[number]
+    assert isinstance(found, np.ndarray)
+    return found
 
 
 def refused(source: Any, out: Path, **options: Any) -> str:

@@ -14,10 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from ragged import numbers_of_length, ragged_dataset
 
-from fastload import ArrayDataset, bench, pack
+from fastload import ArrayDataset, FastLoader, PadTo, bench, pack
 from fastload.bench import report, system, timing, torch_side
 from fastload.bench.measure import Settings, measure
+from fastload.formats.extents import Field
 
 QUICK = Settings(batch_size=16, seconds=0.02, rounds=1, torch_workers=(0, 1))
 
@@ -179,6 +181,40 @@ def test_torch_side_crosses_shards_and_index_maps() -> None:
     rows = torch_side.RowDataset(extents)
     assert [rows[i][0] for i in range(4)] == [43, 32, 40, 30]
     assert isinstance(rows[0], tuple)
+
+
+def ragged() -> ArrayDataset:
+    texts = [b"a", b"", b"\xc3\xa9", b"b" * 50] * 10
+    fields = [
+        Field("t", "int64", (2,), ragged=True),
+        Field("s", "uint8", (), ragged=True, logical="utf8"),
+        Field("b", "uint8", (), ragged=True, logical="bytes"),
+        Field("y", "int64", ()),
+    ]
+    samples = [numbers_of_length([3, 0, 1, 7] * 10, shape=(2,)), texts, texts, list(range(40))]
+    return ragged_dataset({"t": 0, "s": 1, "b": 2, "y": 3}, fields, samples, [13, 0, 27])
+
+
+def test_torch_side_reads_ragged_fields() -> None:
+    dataset = ragged()
+    rows = torch_side.RowDataset(dataset.extents)
+    for index in range(40):
+        sample, want = rows[index], dataset[index]
+        assert sample["t"].tolist() == want["t"].tolist()
+        assert (sample["s"], sample["b"]) == (want["s"], want["b"])
+        assert sample["y"] == index
+    [batch] = torch.utils.data.DataLoader(rows, 40, collate_fn=torch_side.padded)
+    [padded] = FastLoader(dataset, 40, transforms={"t": PadTo()})
+    assert torch.equal(batch["t"], padded["t"])
+    assert batch["s"] == padded["s"]
+
+
+def test_measure_pads_ragged_fields() -> None:
+    settings = Settings(batch_size=8, seconds=0.01, rounds=1, torch_workers=(0,))
+    result = measure(ragged, settings)
+    assert result["warm"]["fastload"]["samples_per_s"] > 0
+    assert result["warm"]["times_dataloader"] > 0
+    assert result["data"]["fields"]["t"] == "int64 [-1, 2]"
 
 
 # --- Timing -------------------------------------------------------------------------------------

@@ -93,6 +93,18 @@ def test_gil(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert result["ratios"]["memcpy"] > 0
 
 
+def test_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = load("bench_open", monkeypatch).measure(0, tmp_path, rounds=2)
+    for name in ("fixed", "ragged"):
+        assert 0 < result[name]["open_ms"]["best"] <= result[name]["open_ms"]["median"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_pack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = load("bench_pack", monkeypatch).measure(0, tmp_path, rounds=1)
+    assert min(result["pack"]["bytes_per_s"], result["cp"]["bytes_per_s"], result["ratio"]) > 0
+
+
 def test_ragged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = load("bench_ragged", monkeypatch)
     monkeypatch.setattr(module, "WORKERS", (0,))
@@ -152,9 +164,13 @@ def example_results() -> dict[str, Any]:
         "anonymous_growth_bytes": 1e5,
         "slot_allocations_after_start": 0,
     }
+    opened = {kind: {"open_ms": {"median": 40.2}} for kind in ("fixed", "ragged")}
+    pack = {"bytes": 1.5e9, "pack": {"bytes_per_s": 1.21e9}, "ratio": 1.02}
     return {
         "loader": {"machine": machine, "result": loader},
         "memory": {"machine": machine, "result": memory},
+        "open": {"machine": machine, "result": {"shards": 10_000, **opened}},
+        "pack": {"machine": machine, "result": pack},
     }
 
 
@@ -173,6 +189,8 @@ def test_report_replaces_what_is_between_the_markers(
     assert "old" not in text
     assert "| 150,528 B | 121,000 | 18.2 | 950% | 9.5 | 9.5 | – |" in text
     assert "2,000 batches" in text
+    assert "10,000 shards is opened in 40 ms" in text
+    assert "1.21 GB/s until it is on the disk, 1.02 ×" in text
     module.main(readme, tmp_path)
     assert readme.read_text() == text
 

@@ -48,7 +48,9 @@ def test_pack_then_info(capsys: Captured) -> None:
     assert "rows/s" in captured.err
     facts = info("out", capsys=capsys)
     assert (facts["rows"], facts["shards"], facts["packed"]) == (10, 1, True)
-    assert facts["fields"] == [{"name": "data", "dtype": "float32", "shape": [3], "bytes": 12}]
+    assert facts["fields"] == [
+        {"name": "data", "kind": "fixed", "dtype": "float32", "shape": [3], "bytes": 12}
+    ]
     assert facts["fingerprint"] == fastload.open("out").fingerprint
     assert facts["bytes"] == Path("out/shard-000000.safetensors").stat().st_size
 

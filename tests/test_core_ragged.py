@@ -160,6 +160,16 @@ def table_of_bounds(
     return builder.build()
 
 
+def test_the_bounds_of_a_slice_need_not_begin_at_0() -> None:
+    table = table_of_bounds([2, 5, 5, 9], 10, None)
+    out = np.zeros(7, np.uint16)
+    table.gather(int64(2, 1, 0), [out])
+    assert out.tolist() == [5, 6, 7, 8, 2, 3, 4]
+    order = _core.ArrayOrder(int64(0, 1, 2), 3, False)
+    values, offsets = engine_over(table, [(np.dtype(np.uint16), ())], order).next()
+    assert (values.tolist(), offsets.tolist()) == ([2, 3, 4, 5, 6, 7, 8], [0, 3, 3, 7])
+
+
 @pytest.mark.parametrize("bad", [-1, 2, 11, 2**62, -(2**63), 2**63 - 1])
 @pytest.mark.parametrize("io", ["memory", "mmap", "pread"])
 def test_bounds_that_leave_the_values_or_decrease_are_named(

@@ -270,6 +270,39 @@ def test_missing_is_the_last_member_of_any_container(
     assert numbers is None or numbers.tolist() == kept
 
 
+@pytest.mark.filterwarnings("ignore:samples are left out")
+@pytest.mark.parametrize("workers", [0, 2])
+def test_ragged_fields_of_damaged_samples_are_left_out(tmp_path: Path, workers: int) -> None:
+    random = np.random.default_rng(0)
+    data = {
+        "t": [random.integers(1, 99, n % 500) for n in range(2000)],
+        "text": [f"sample {n}" for n in range(2000)],
+    }
+    fastload.pack(data, tmp_path / "out")
+    path = tmp_path / "out/shard-000000.safetensors"
+    flip(path, path.stat().st_size // 2)
+    loader = skipping(
+        tmp_path / "out",
+        64,
+        shuffle=True,
+        num_workers=workers,
+        transforms={"t": fastload.PadTo(value=-1), "text": fastload.AsList()},
+    )
+    seen: list[int] = []
+    for batch in loader:
+        assert list(batch) == ["t", "t_lengths", "text", "missing"]
+        for text, values, length in zip(
+            batch["text"], batch["t"], batch["t_lengths"].tolist(), strict=True
+        ):
+            number = int(text.split()[1])
+            np.testing.assert_array_equal(values[:length].numpy(), data["t"][number])
+            assert (values[length:] == -1).all()
+            seen.append(number)
+        seen += batch["missing"].tolist()
+    assert sorted(seen) == list(range(2000))
+    assert len(loader.dataset.table.bad_blocks) == 1
+
+
 def test_a_field_named_missing_is_in_the_way(tmp_path: Path) -> None:
     fastload.pack({"missing": np.arange(3)}, tmp_path / "out")
     with pytest.raises(ValueError, match="field 'missing'"):

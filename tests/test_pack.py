@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import errno
 import os
 import subprocess
 import sys
@@ -190,6 +191,20 @@ def test_a_file_that_shrinks_while_it_is_packed(tmp_path: Path) -> None:
         fastload.pack(tmp_path / "x.npy", tmp_path / "out", shard_size=2000, progress=shrink)
     with pytest.raises(FormatError, match="incomplete"):
         fastload.open(tmp_path / "out")
+
+
+def test_a_file_that_cannot_be_read_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    np.save(tmp_path / "x.npy", np.arange(1000))
+
+    def fail(*_: Any) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "preadv", fail)
+    with pytest.raises(OSError, match=r"Input/output error: '.*/x\.npy'"):
+        fastload.pack(tmp_path / "x.npy", tmp_path / "out", workers=1)
+    assert not list((tmp_path / "out").glob("*shard*"))
 
 
 def test_raw_files(tmp_path: Path) -> None:

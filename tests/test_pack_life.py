@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import os
 import resource
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 from packing import column, refused, same_bytes
+from slow_pack import finish, start, wait_for
 
 import fastload
 from fastload import FormatError
@@ -23,102 +21,9 @@ from fastload.pack import folder
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
-# Packs slowly enough to be interrupted at any moment.
-SLOW = """
-import time, numpy as np
-class Slow:
-    def __len__(self): return 60
-    def __getitem__(self, i):
-        time.sleep(0.01)
-        return np.full(100, i)
-"""
-PACK = [sys.executable, "-m", "fastload", "pack", "slow:Slow", "out", "--shard-size", "4096"]
-
 
 def shards(out: Path) -> list[str]:
     return sorted(name for name in os.listdir(out) if name.startswith("shard-"))
-
-
-def start(where: Path, workers: int) -> subprocess.Popen[str]:
-    (where / "slow.py").write_text(SLOW)
-    command = [*PACK, "--workers", str(workers)]
-    return subprocess.Popen(command, cwd=where, stderr=subprocess.PIPE, text=True)
-
-
-def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
-    """Waits for the end; gives exit code and stderr."""
-    _, stderr = process.communicate(timeout=60)
-    return process.returncode, stderr
-
-
-def wait_for(condition: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
-# --- Broken off -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-def test_killed_at_any_moment_and_run_again(tmp_path: Path, workers: int) -> None:
-    out = tmp_path / "out"
-    clean = tmp_path / "clean"
-    clean.mkdir()
-    assert finish(start(clean, 1))[0] == 0
-    random = np.random.default_rng(workers)
-    for round_ in range(4):
-        process = start(tmp_path, workers)
-        wait_for(lambda: (out / ".fastload/plan.json").exists())
-        if round_:  # once at the very start
-            time.sleep(random.uniform(0, 0.8))
-        process.kill()
-        finish(process)
-        if (out / "fastload.json").exists():  # it was faster
-            (out / "fastload.json").unlink()
-            (out / ".fastload").mkdir(exist_ok=True)
-        with pytest.raises(FormatError, match="incomplete pack"):
-            fastload.open(out)
-    (out / ".tmp-1-shard-000099.safetensors").write_text("stale")
-    (out / "shard-000099.safetensors").write_text("stale")
-    assert finish(start(tmp_path, workers))[0] == 0
-    assert same_bytes(out, clean / "out")
-
-
-def test_workers_end_with_the_process_that_started_them(tmp_path: Path) -> None:
-    process = start(tmp_path, 2)
-    wait_for(lambda: len(psutil.Process(process.pid).children()) == 2)
-    children = psutil.Process(process.pid).children()
-    process.kill()
-    finish(process)
-    wait_for(lambda: not any(child.is_running() for child in children))
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-def test_ctrl_c(tmp_path: Path, workers: int) -> None:
-    process = start(tmp_path, workers)
-    wait_for((tmp_path / "out/shard-000001.safetensors").exists)
-    children = psutil.Process(process.pid).children()
-    for target in [*(child.pid for child in children), process.pid]:  # as a terminal does
-        os.kill(target, signal.SIGINT)
-    code, stderr = finish(process)
-    assert code == 130
-    assert "Traceback" not in stderr
-    assert stderr.endswith("fastload: interrupted: out is incomplete; run the same command again\n")
-    assert not any(child.is_running() for child in children)
-    assert not list((tmp_path / "out").glob(".tmp-*"))
-    with pytest.raises(FormatError, match=r"incomplete pack: \d+ of 15 shards"):
-        fastload.open(tmp_path / "out")
-
-
-def test_two_at_once_into_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folder, "_PATIENCE_SECONDS", 0.0)
-    process = start(tmp_path, 1)
-    wait_for((tmp_path / "out/shard-000001.safetensors").exists)
-    assert "another pack is writing" in refused(np.arange(3), tmp_path / "out")
-    assert finish(process)[0] == 0
-    assert column(tmp_path / "out")[:, 0].tolist() == list(range(60))
 
 
 # --- No room ----------------------------------------------------------------------------------
@@ -144,6 +49,7 @@ def test_no_room_for_a_shard(tmp_path: Path, workers: int) -> None:
     assert f"{tmp_path}/out/shard-00000" in done.stderr
     assert "File too large" in done.stderr
     assert os.listdir(tmp_path / "out") == [".fastload"]
+    assert "0 of 4 shards are written; to continue: fastload pack x.npy out" in done.stderr
     with pytest.raises(FormatError, match="incomplete pack: 0 of 4 shards"):
         fastload.open(tmp_path / "out")
 
@@ -162,7 +68,7 @@ def test_no_room_for_the_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert raised.value.filename == str(tmp_path / "out/fastload.json")
     assert sorted(os.listdir(tmp_path / "out")) == [".fastload", "shard-000000.safetensors"]
     monkeypatch.undo()
-    fastload.pack(np.arange(10), tmp_path / "out")
+    fastload.pack(np.arange(10), tmp_path / "out", resume=True)
     assert len(fastload.open(tmp_path / "out")) == 10
 
 
@@ -175,7 +81,7 @@ def test_a_disk_that_fails_late(
 
     def fails(*arguments: Any) -> None:
         done.append(arguments)
-        if len(done) == 3:  # the plan, a shard, a shard
+        if len(done) == {"replace": 3, "fdatasync": 4}[function]:  # plan, shard, (journal), shard
             raise OSError(5, "Input/output error")
         honest(*arguments)
 
@@ -197,6 +103,15 @@ def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 # --- The folder -------------------------------------------------------------------------------
+
+
+def test_two_at_once_into_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folder, "_PATIENCE_SECONDS", 0.0)
+    process = start(tmp_path, 1)
+    wait_for((tmp_path / "out/shard-000001.safetensors").exists)
+    assert "another pack is writing" in refused(np.arange(3), tmp_path / "out")
+    assert finish(process)[0] == 0
+    assert column(tmp_path / "out")[:, 0].tolist() == list(range(60))
 
 
 def test_a_second_pack_is_refused_without_overwrite(tmp_path: Path) -> None:
@@ -279,4 +194,18 @@ def test_few_descriptors_and_little_memory_are_enough(run_python: Run, tmp_path:
         "after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10\n"
         "assert after - now < 32 << 20, after - now\n"
         "assert len(fastload.open('out')) == 128\n"
+    )
+
+
+def test_shuffled_and_cast_shards_need_little_memory(run_python: Run, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.zeros((64 << 10, 256)))  # 128 MiB, a quarter of it as bfloat16
+    run_python(
+        "import resource, fastload, numpy, os\n"
+        "fastload.pack('x.npy', 'first', shuffle=1, cast={'data': 'bf16'}, limit=9, workers=1)\n"
+        "now = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10\n"
+        "for options in ({}, {'shuffle': 1}):\n"
+        "    fastload.pack('x.npy', 'out', cast={'data': 'bf16'}, shard_size=16 << 20,\n"
+        "                  workers=1, overwrite=True, **options)\n"
+        "after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10\n"
+        "assert after - now < 2 * (16 << 20), (after - now) >> 20\n"
     )

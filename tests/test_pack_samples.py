@@ -144,7 +144,7 @@ def test_datasets_by_name(
     Path("break").unlink()
     Path("die").touch()
     with pytest.raises(RuntimeError, match="worker process died"):
-        fastload.pack("squares:Squares", out, workers=2, shard_size=640)
+        fastload.pack("squares:Squares", out, workers=2, shard_size=640, overwrite=True)
     with pytest.raises(FormatError, match="incomplete"):
         fastload.open(out)
     sys.modules.pop("squares")

@@ -22,6 +22,7 @@ import fastload
 from fastload import FormatError
 from fastload.formats import packed
 from fastload.formats.extents import DTYPES, Field
+from fastload.formats.manifest import Manifest, Shards
 from fastload.formats.shard import CRC_BLOCK_BYTES, MAX_ROWS, check_fields, shard_layout
 from fastload.structure import flatten
 
@@ -172,7 +173,7 @@ def test_blocks_of_a_mebibyte_have_their_checksums(tmp_path: Path) -> None:
 def test_worked_example_in_the_docs_is_true(tmp_path: Path) -> None:
     text = (ROOT / "docs/format.md").read_text()
     x, y = np.array([[1, 2, 3], [4, 5, 6]], "uint8"), np.array([7, -1])
-    fastload.pack({"x": x, "y": y}, tmp_path / "example")
+    fastload.pack({"x": x, "t": ["fast", "né"], "y": y}, tmp_path / "example")
     for line in (tmp_path / "example/fastload.json").read_text().splitlines():
         assert line in text or line.startswith('"writer"')
     content = (tmp_path / "example/shard-000000.safetensors").read_bytes()
@@ -181,7 +182,7 @@ def test_worked_example_in_the_docs_is_true(tmp_path: Path) -> None:
         at, _, numbers = line.partition("  ")
         if len(at) == 8 and numbers:
             shown[int(at, 16)] = bytes.fromhex(numbers.split("|")[0])
-    assert len(shown) > 45
+    assert len(shown) > 70
     for at, numbers in shown.items():
         assert content[at : at + 16] == numbers
 
@@ -240,7 +241,7 @@ def test_ten_thousand_shards_open_at_once(folder: Path) -> None:
         with open(path, "wb") as file:
             file.truncate(layout.file_bytes)
     count = 10_000
-    group = packed.Shards(
+    group = Shards(
         "main",
         layout.fields,
         "shard-{:06d}.safetensors",
@@ -248,7 +249,7 @@ def test_ten_thousand_shards_open_at_once(folder: Path) -> None:
         (layout.file_bytes,) * count,
         ("00000000",) * count,
     )
-    manifest = packed.Manifest(8 * count, {"x": 0, "y": 1}, (group,), "0" * 64)
+    manifest = Manifest(8 * count, {"x": 0, "y": 1}, (group,), "0" * 64)
     (folder / "fastload.json").write_bytes(manifest.encode("a test"))
     start = time.perf_counter()
     assert packed.read_extents(folder).rows == 80_000
@@ -382,7 +383,7 @@ def test_incomplete_empty_and_foreign_folders_are_told_apart(folder: Path, tmp_p
     (folder / ".fastload").mkdir()
     assert len(fastload.open(folder)) == 20  # the manifest decides
     (folder / "fastload.json").unlink()
-    with pytest.raises(FormatError, match="incomplete pack; run the same"):
+    with pytest.raises(FormatError, match="incomplete pack; `fastload pack` with --resume"):
         fastload.open(folder)
     plan = {"shards": 60, "file": "shard-{:06d}.safetensors"}
     (folder / ".fastload/plan.json").write_text(json.dumps(plan))

@@ -149,6 +149,23 @@ def test_every_truncation_of_an_index_is_noticed(tmp_path: Path) -> None:
             read_files(tmp_path / "t.bin")
 
 
+def test_an_index_with_any_byte_changed_is_refused_or_stays_inside_the_file(tmp_path: Path) -> None:
+    np.arange(5, dtype="u2").tofile(tmp_path / "t.bin")
+    good = megatron_index("uint16", [2, 3], [0, 1, 2])
+    for place in range(len(good)):
+        for value in (0, 1, 2, 127, 128, 255):
+            changed = good[:place] + bytes([value]) + good[place + 1 :]
+            (tmp_path / "t.idx").write_bytes(changed)
+            try:
+                [file] = read_files(tmp_path / "t.bin")
+            except FormatError:
+                continue
+            bounds = file.documents.tolist()
+            assert file.count * np.dtype(file.dtype).itemsize == 10
+            assert bounds == sorted(bounds)
+            assert (bounds[0], bounds[-1]) == (0, file.count)
+
+
 def test_damaged_llmc_files(tmp_path: Path) -> None:
     tokens = np.arange(7, dtype="u2")
     for data, text in (

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "base/bytes.h"
+#include "batch/slot_pool.h"
 
 namespace fastload {
 namespace {
@@ -25,21 +26,24 @@ std::size_t BatchLayout::total_bytes() const {
 void layout_batch(std::span<const Delivery> columns, std::int64_t samples,
                   std::span<const SpanTable> spans, BatchLayout& layout) {
   layout.slot_bytes.clear();
+  layout.slot_rooms.clear();
   layout.padded_lengths.clear();
-  const auto add = [&](std::int64_t rows, std::int64_t row_bytes) {
-    layout.slot_bytes.push_back(static_cast<std::size_t>(checked_mul(rows, row_bytes)));
+  const auto add = [&](std::int64_t rows, std::int64_t row_bytes, bool varies = false) {
+    const auto bytes = static_cast<std::size_t>(checked_mul(rows, row_bytes));
+    layout.slot_bytes.push_back(bytes);
+    layout.slot_rooms.push_back(varies ? SlotPool::roomy(bytes) : bytes);
   };
   for (std::size_t c = 0; c < columns.size(); ++c) {
     const Delivery& column = columns[c];
     std::int64_t length = 0;
     if (!column.ragged) {
       add(samples, column.row_bytes);
-    } else if (!column.padding) {
-      add(spans[c].spans().total(), column.row_bytes);
+    } else if (!column.padded) {
+      add(spans[c].spans().total(), column.row_bytes, true);
       add(samples + 1, sizeof(std::int64_t));
     } else {
-      length = padded_length(*column.padding, spans[c].spans());
-      add(checked_mul(samples, length), column.row_bytes);
+      length = padded_length(column.padding, spans[c].spans());
+      add(checked_mul(samples, length), column.row_bytes, true);
       add(samples, sizeof(std::int64_t));
     }
     layout.padded_lengths.push_back(length);
@@ -47,7 +51,7 @@ void layout_batch(std::span<const Delivery> columns, std::int64_t samples,
 }
 
 void write_spans(const Delivery& column, const Spans& spans, std::byte* out) {
-  if (!column.padding) {
+  if (!column.padded) {
     std::memcpy(out, spans.offsets.data(), spans.offsets.size_bytes());
     return;
   }

@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -14,7 +13,7 @@ namespace fastload {
 // Makes the samples of a ragged column equally long: as long as the longest of the batch, rounded
 // up to a multiple.
 struct PadTo {
-  std::int64_t multiple;
+  std::int64_t multiple = 1;
   std::vector<std::byte> element;  // what fills a shorter sample
 };
 
@@ -23,7 +22,8 @@ struct PadTo {
 struct Delivery {
   std::int64_t row_bytes;  // of a sample; of an element if ragged
   bool ragged = false;
-  std::optional<PadTo> padding = std::nullopt;
+  bool padded = false;
+  PadTo padding = {};    // if padded
   std::size_t slot = 0;  // of its first array in the batch
 };
 
@@ -31,6 +31,7 @@ struct Delivery {
 // own bytes, and no two fields share a cache line or a transaction of a copy engine.
 struct BatchLayout {
   std::vector<std::size_t> slot_bytes;
+  std::vector<std::size_t> slot_rooms;       // to ask for: more where sizes vary
   std::vector<std::int64_t> padded_lengths;  // per column: elements of each sample, or 0
 
   std::size_t total_bytes() const;

@@ -1,6 +1,7 @@
 #include "batch/slot_pool.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "base/bytes.h"
@@ -40,11 +41,15 @@ std::size_t SlotPool::capacity_for(std::size_t bytes) {
   return align_up(std::max<std::size_t>(bytes, 1), bytes < 16 * kPage ? kFieldAlignment : kPage);
 }
 
-Lease SlotPool::acquire(std::size_t bytes) {
+std::size_t SlotPool::roomy(std::size_t bytes) {
+  return align_up(bytes, std::max(kFieldAlignment, std::bit_floor(bytes) / 4));
+}
+
+Lease SlotPool::acquire(std::size_t bytes, std::size_t room) {
   Lease lease;
   lease.pool_ = shared_from_this();
   lease.bytes_ = bytes;
-  const std::size_t capacity = capacity_for(bytes);
+  const std::size_t capacity = capacity_for(std::max(bytes, room));
   {
     MutexLock lock(mutex_);
     // Twice too large is a fit, but the tightest is taken: a larger one may be what another field

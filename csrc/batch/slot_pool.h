@@ -59,8 +59,11 @@ class SlotPool : public std::enable_shared_from_this<SlotPool> {
 
   // The memory that a slot for `bytes` bytes takes.
   static std::size_t capacity_for(std::size_t bytes);
-  // A slot of at least `bytes` bytes. Throws std::bad_alloc.
-  Lease acquire(std::size_t bytes);
+  // What to ask for where sizes vary from batch to batch, so that they fit each other's slots: at
+  // most a quarter more.
+  static std::size_t roomy(std::size_t bytes);
+  // A slot of `bytes` bytes, and room for more if `room` is larger. Throws std::bad_alloc.
+  Lease acquire(std::size_t bytes, std::size_t room = 0);
   // An engine announces how many bytes it keeps in circulation, and takes it back when it ends.
   // What the last one needed is kept for the next epoch.
   void add_demand(std::size_t bytes);

@@ -144,7 +144,7 @@ class PyEngine {
       const FieldSpec& field = fields_[c];
       const Delivery& delivery = deliveries[c];
       Shape shape{samples};
-      if (delivery.padding) {
+      if (delivery.padded) {
         shape.push_back(task.layout.padded_lengths[c]);
       } else if (delivery.ragged) {
         shape[0] = task.spans[c].spans().total();
@@ -155,7 +155,7 @@ class PyEngine {
       if (!delivery.ragged) continue;
       ++slot;  // lengths, or offsets
       arrays[slot] = array_over(std::move(task.slots[slot]), py::dtype::of<std::int64_t>(),
-                                {samples + (delivery.padding ? 0 : 1)});
+                                {samples + (delivery.padded ? 0 : 1)});
     }
     if (skips_) {
       arrays.append(IndexArray(static_cast<py::ssize_t>(task.missing.size()), task.missing.data()));

@@ -3,6 +3,7 @@
 #include <optional>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -174,6 +175,20 @@ std::byte* destination(const Column& column, const py::array& array, std::int64_
   return static_cast<std::byte*>(const_cast<void*>(array.data()));
 }
 
+// Where the samples of each ragged column lie.
+std::vector<SpanTable> spans_of(const Table& table, Gatherer& gatherer,
+                                std::span<const std::int64_t> samples) {
+  const auto columns = table.columns();
+  std::vector<SpanTable> spans(columns.size());
+  std::optional<Unlocked> unlocked;
+  if (std::cmp_greater_equal(samples.size_bytes(), kUnlockBytes)) unlocked.emplace();
+  for (std::size_t c = 0; c < columns.size(); ++c) {
+    if (columns[c].bounds == nullptr) continue;
+    gatherer.read_spans(columns[c], samples, spans[c], Reading::mapped);
+  }
+  return spans;
+}
+
 void gather(const PyTable& self, const IndexArray& indices, const std::vector<py::array>& out) {
   const Table& table = *self.table;
   const auto columns = table.columns();
@@ -183,15 +198,12 @@ void gather(const PyTable& self, const IndexArray& indices, const std::vector<py
   BlockCheck check(table);
   check_rows(check, samples);
   Gatherer gatherer(table);
-  std::vector<SpanTable> spans(columns.size());
+  const std::vector<SpanTable> spans = spans_of(table, gatherer, samples);
   std::vector<std::byte*> data;
   std::int64_t total_bytes = 0;
   for (std::size_t c = 0; c < columns.size(); ++c) {
-    std::int64_t rows = indices.size();
-    if (columns[c].bounds != nullptr) {
-      gatherer.read_spans(columns[c], samples, spans[c], Reading::mapped);
-      rows = spans[c].spans().total();
-    }
+    const std::int64_t rows =
+        columns[c].bounds == nullptr ? indices.size() : spans[c].spans().total();
     const std::int64_t bytes = checked_mul(columns[c].delivered_bytes(), rows);
     data.push_back(destination(columns[c], out[c], bytes));
     total_bytes += bytes;

@@ -33,6 +33,18 @@ class SignalsBlocked {
   sigset_t before_;
 };
 
+void check_padding(const Delivery& delivery, const std::string& name) {
+  const std::string where = "field '" + name + "': ";
+  if (!delivery.ragged) throw std::invalid_argument(where + "only ragged fields are padded");
+  if (delivery.padding.multiple < 1) {
+    throw std::invalid_argument(where + "samples are padded to a multiple of 1 or more");
+  }
+  if (std::cmp_not_equal(delivery.padding.element.size(), delivery.row_bytes)) {
+    throw std::invalid_argument(where + "the padding must be one element, of " +
+                                std::to_string(delivery.row_bytes) + " bytes");
+  }
+}
+
 // How the columns are delivered. Throws std::invalid_argument for impossible paddings.
 std::vector<Delivery> deliveries_of(const Table& table, const EngineOptions& options) {
   const auto columns = table.columns();
@@ -43,17 +55,10 @@ std::vector<Delivery> deliveries_of(const Table& table, const EngineOptions& opt
   std::size_t slot = 0;
   for (std::size_t c = 0; c < columns.size(); ++c) {
     Delivery delivery{columns[c].delivered_bytes(), columns[c].bounds != nullptr};
-    if (!options.paddings.empty()) delivery.padding = options.paddings[c];
-    const std::string where = "field '" + columns[c].name + "': ";
-    if (delivery.padding) {
-      if (!delivery.ragged) throw std::invalid_argument(where + "only ragged fields are padded");
-      if (delivery.padding->multiple < 1) {
-        throw std::invalid_argument(where + "samples are padded to a multiple of 1 or more");
-      }
-      if (std::cmp_not_equal(delivery.padding->element.size(), delivery.row_bytes)) {
-        throw std::invalid_argument(where + "the padding must be one element, of " +
-                                    std::to_string(delivery.row_bytes) + " bytes");
-      }
+    if (!options.paddings.empty() && options.paddings[c]) {
+      delivery.padded = true;
+      delivery.padding = *options.paddings[c];
+      check_padding(delivery, columns[c].name);
     }
     delivery.slot = slot;
     slot += delivery.ragged ? 2 : 1;
@@ -71,6 +76,8 @@ Engine::Engine(std::shared_ptr<const Table> table, std::shared_ptr<SlotPool> poo
       order_(std::move(order)),
       options_(options),
       deliveries_(deliveries_of(*table_, options)),
+      any_ragged_(std::any_of(deliveries_.begin(), deliveries_.end(),
+                              [](const Delivery& delivery) { return delivery.ragged; })),
       readahead_(*table_),
       consumer_(std::make_unique<Worker>(*table_, stopping_)) {
   if (options.worker_count < 0) throw std::invalid_argument("num_workers cannot be negative");

@@ -117,12 +117,13 @@ class Engine {
   const std::shared_ptr<SlotPool> pool_;
   const std::shared_ptr<IndexSource> order_;
   const EngineOptions options_;
-  std::vector<Delivery> deliveries_;  // per column
+  const std::vector<Delivery> deliveries_;  // per column
+  const bool any_ragged_;
 
   // Synchronise themselves.
   Readahead readahead_;
   std::atomic<bool> stopping_{false};
-  std::atomic<std::size_t> demand_bytes_{0};  // what the pool was told; set with the first batch
+  std::atomic<std::size_t> demand_bytes_{0};  // what the pool was told
   std::atomic<std::int64_t> worker_wait_ns_{0};
 
   mutable Mutex mutex_;

@@ -104,8 +104,11 @@ void Engine::begin(Worker& worker, BatchTask& task) {
   layout_batch(deliveries_, static_cast<std::int64_t>(task.indices.size()), task.spans,
                task.layout);
   announce(task.layout);
-  for (std::size_t bytes : task.layout.slot_bytes) task.slots.push_back(pool_->acquire(bytes));
-  for (std::size_t column = 0; column < deliveries_.size(); ++column) {
+  const BatchLayout& layout = task.layout;
+  for (std::size_t slot = 0; slot < layout.slot_bytes.size(); ++slot) {
+    task.slots.push_back(pool_->acquire(layout.slot_bytes[slot], layout.slot_rooms[slot]));
+  }
+  for (std::size_t column = 0; any_ragged_ && column < deliveries_.size(); ++column) {
     const Delivery& delivery = deliveries_[column];
     if (!delivery.ragged) continue;
     write_spans(delivery, task.spans[column].spans(), task.slots[delivery.slot + 1].data());
@@ -120,10 +123,7 @@ void Engine::begin(Worker& worker, BatchTask& task) {
 // Of the ragged columns: how large the batch is depends on them.
 void Engine::read_spans(Worker& worker, BatchTask& task) {
   task.spans.resize(deliveries_.size());
-  if (std::none_of(deliveries_.begin(), deliveries_.end(),
-                   [](const Delivery& delivery) { return delivery.ragged; })) {
-    return;
-  }
+  if (!any_ragged_) return;
   if (!task.indices.empty()) {
     readahead_.prepare_bounds(worker.monitor, worker.gatherer, task.indices);
   }
@@ -134,22 +134,25 @@ void Engine::read_spans(Worker& worker, BatchTask& task) {
   }
 }
 
-// With the first batch: tells the pool how much is in circulation, and allocates it at once rather
-// than when timing first asks for it.
+// Tells the pool how much is in circulation, which a larger batch than before raises. What the
+// first one needs is allocated at once rather than when timing first asks for it.
 void Engine::announce(const BatchLayout& layout) {
   std::size_t batch_bytes = 0;
-  for (std::size_t bytes : layout.slot_bytes) batch_bytes += SlotPool::capacity_for(bytes);
+  for (std::size_t room : layout.slot_rooms) batch_bytes += SlotPool::capacity_for(room);
   const auto batches = static_cast<std::size_t>(options_.depth + kHeldBatches);
-  std::size_t none = 0;
-  if (layout.total_bytes() == 0 ||
-      !demand_bytes_.compare_exchange_strong(none, batch_bytes * batches))
-    return;
-  pool_->add_demand(batch_bytes * batches);
+  const std::size_t demand = batch_bytes * batches;
+  std::size_t before = demand_bytes_.load(std::memory_order_relaxed);
+  if (layout.total_bytes() == 0 || demand <= before) return;
+  while (!demand_bytes_.compare_exchange_weak(before, demand)) {
+    if (demand <= before) return;
+  }
+  pool_->add_demand(demand - before);
+  if (before > 0) return;
   const SlotPoolStats pool = pool_->stats();
-  if (pool.used_bytes + pool.free_bytes >= batch_bytes * batches) return;  // of an earlier epoch
+  if (pool.used_bytes + pool.free_bytes >= demand) return;  // of an earlier epoch
   std::vector<Lease> slots;
   for (std::size_t i = 0; i < std::min(batches, kReserveBytes / batch_bytes); ++i) {
-    for (std::size_t bytes : layout.slot_bytes) slots.push_back(pool_->acquire(bytes));
+    for (std::size_t room : layout.slot_rooms) slots.push_back(pool_->acquire(room));
   }
 }
 
@@ -163,11 +166,11 @@ void Engine::plan_pieces(BatchTask& task) const {
       task.pieces.push_back({column, 0, samples});
       continue;
     }
-    if (delivery.ragged && !delivery.padding) {
+    if (delivery.ragged && !delivery.padded) {
       plan_ragged_pieces(task, column);
       continue;
     }
-    const std::int64_t elements = delivery.padding ? task.layout.padded_lengths[column] : 1;
+    const std::int64_t elements = delivery.padded ? task.layout.padded_lengths[column] : 1;
     const std::int64_t row = std::max<std::int64_t>(1, elements * delivery.row_bytes);
     const auto most = static_cast<std::size_t>(std::max<std::int64_t>(1, kPieceBytes / row));
     for (std::size_t first = 0; first < samples; first += most) {
@@ -226,11 +229,11 @@ std::int64_t Engine::gather_piece(Worker& worker, BatchTask& task, const Piece& 
   }
   const Spans all = task.spans[piece.column].spans();
   const Spans spans = all.part(piece.first, piece.count);
-  if (!delivery.padding) {
+  if (!delivery.padded) {
     out += all.offsets[piece.first] * delivery.row_bytes;
     worker.gatherer.gather_ragged(column, indices, spans, nullptr, out, readahead_.reading());
   } else {
-    const Padding padding{task.layout.padded_lengths[piece.column], delivery.padding->element};
+    const Padding padding{task.layout.padded_lengths[piece.column], delivery.padding.element};
     out += first * padding.length * delivery.row_bytes;
     worker.gatherer.gather_ragged(column, indices, spans, &padding, out, readahead_.reading());
   }

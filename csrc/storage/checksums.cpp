@@ -4,7 +4,7 @@
 #include <array>
 #include <bit>
 #include <cerrno>
-#include <optional>
+#include <numeric>
 #include <stdexcept>
 
 #include "base/bytes.h"
@@ -16,6 +16,7 @@ namespace fastload {
 namespace {
 
 constexpr std::size_t kReadBytes = 256 << 10;
+constexpr std::int64_t kLookups = 256;
 
 std::uint32_t little_endian(const std::array<std::byte, 4>& bytes) {
   std::uint32_t value = 0;
@@ -68,22 +69,42 @@ Checksums::Place Checksums::place_of(const Source& source, std::int64_t first) c
 }
 
 void Checksums::require_all() {
-  const auto reach = [this](const Column& column, std::size_t shard, std::int64_t rows) {
-    if (rows == 0) return;
-    const std::int64_t begin = column.offsets[shard];
+  for (const Column& column : table_.columns()) {
+    const ColumnGroup& group = table_.group_of(column);
+    require_rows(column.bounds == nullptr ? column : column.bounds->column, group);
+    if (column.bounds == nullptr) continue;
+    for (std::size_t shard = 0; shard < group.shard_count(); ++shard) {
+      if (group.shard_rows(shard) == 0) continue;
+      const std::int64_t begin = column.offsets[shard];
+      require(column.sources[shard], begin,
+              begin + column.bounds->totals[shard] * column.row_bytes);
+    }
+  }
+}
+
+void Checksums::require_rows(const Column& column, const ColumnGroup& group) {
+  const auto reach = [&](std::size_t shard, std::int64_t row, std::int64_t rows) {
+    const std::int64_t begin = column.offsets[shard] + row * column.row_stride;
     require(column.sources[shard], begin,
             begin + (rows - 1) * column.row_stride + column.row_bytes);
   };
-  for (const Column& column : table_.columns()) {
-    const ColumnGroup& group = table_.group_of(column);
+  if (!group.mapped()) {
     for (std::size_t shard = 0; shard < group.shard_count(); ++shard) {
-      const std::int64_t rows = group.shard_rows(shard);
-      if (column.bounds == nullptr || rows == 0) {
-        reach(column, shard, rows);
-        continue;
-      }
-      reach(column.bounds->column, shard, rows);
-      reach(column, shard, column.bounds->totals[shard]);
+      if (group.shard_rows(shard) > 0) reach(shard, 0, group.shard_rows(shard));
+    }
+    return;
+  }
+  // Only what the map leads to, or a part of a dataset would never be done.
+  std::array<std::int64_t, kLookups> indices = {};
+  std::array<RowPlace, kLookups> places = {};
+  for (std::int64_t first = 0; first < group.samples(); first += kLookups) {
+    const auto count = std::min<std::int64_t>(kLookups, group.samples() - first);
+    std::iota(indices.begin(), indices.begin() + count, first);
+    group.locate({indices.data(), static_cast<std::size_t>(count)},
+                 {places.data(), static_cast<std::size_t>(count)});
+    for (std::int64_t i = 0; i < count; ++i) {
+      const RowPlace& place = places[static_cast<std::size_t>(i)];
+      reach(static_cast<std::size_t>(place.shard), place.row, 1);
     }
   }
 }
@@ -100,7 +121,10 @@ void Checksums::require(std::int32_t source, std::int64_t begin, std::int64_t en
     const std::int64_t next = std::min(stop, (block / 64 + 1) * 64);
     const std::int64_t count = next - block;
     const std::uint64_t ones = count == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << count) - 1;
-    good_[static_cast<std::size_t>(block / 64)].fetch_and(~(ones << (block % 64)));
+    std::atomic<std::uint64_t>& word = good_[static_cast<std::size_t>(block / 64)];
+    // No other thread knows this object yet.
+    const std::uint64_t bits = word.load(std::memory_order_relaxed);
+    word.store(bits & ~(ones << (block % 64)), std::memory_order_relaxed);
     block = next;
   }
 }
@@ -147,49 +171,46 @@ bool Checksums::fits(const Block& block) {
   FileCache& files = table_.files();
   const std::int32_t file = table_.source(block.source).file;
   std::array<std::byte, 4> expected = {};
-  read(block.source, block.crc, expected.size(), expected.data());
   std::uint32_t crc = 0;
+  bool done = read(block.source, block.crc, expected.size(), expected.data());
   if (const auto mapping = files.mapping(file)) {
     const auto bytes = mapping->bytes().subspan(static_cast<std::size_t>(block.begin),
                                                 static_cast<std::size_t>(block.end - block.begin));
     const ByteRange range{bytes.data(), bytes.data() + bytes.size()};
     std::uint32_t* out = &crc;
-    if (guarded({&range, 1}, [=] { *out = crc32c(bytes); }) != nullptr) {
-      throw OsError(
-          EIO,
-          "cannot read block " + std::to_string(block.number) + ": " + files.why_unreadable(file),
-          files.path(file));
-    }
+    done = done && guarded({&range, 1}, [=] { *out = crc32c(bytes); }) == nullptr;
   } else {
     std::vector<std::byte> buffer(kReadBytes);
-    for (std::int64_t at = block.begin; at < block.end;) {
+    for (std::int64_t at = block.begin; done && at < block.end;) {
       const auto size = std::min(buffer.size(), static_cast<std::size_t>(block.end - at));
-      read(block.source, at, size, buffer.data());
+      done = read(block.source, at, size, buffer.data());
       crc = crc32c({buffer.data(), size}, crc);
       at += static_cast<std::int64_t>(size);
     }
   }
+  if (!done) {
+    throw OsError(EIO,
+                  "cannot read block " + std::to_string(block.number) +
+                      " or its checksum: " + files.why_unreadable(file),
+                  files.path(file));
+  }
   return crc == little_endian(expected);
 }
 
-// Fills `out` with bytes of a source.
-void Checksums::read(std::int32_t source, std::int64_t begin, std::size_t size, std::byte* out) {
-  FileCache& files = table_.files();
-  const std::int32_t file = table_.source(source).file;
-  bool done = false;
-  if (file < 0) {
-    std::copy_n(table_.source(source).memory.data() + begin, size, out);
-    return;
+// Fills `out` with bytes of a source; false if they are not there.
+bool Checksums::read(std::int32_t number, std::int64_t begin, std::size_t size, std::byte* out) {
+  const Source& source = table_.source(number);
+  if (source.file < 0) {
+    std::copy_n(source.memory.data() + begin, size, out);
+    return true;
   }
-  if (const auto mapping = files.mapping(file)) {
-    const std::byte* data = mapping->bytes().data() + begin;
-    const ByteRange range{data, data + size};
-    done = guarded({&range, 1}, [=] { std::copy_n(data, size, out); }) == nullptr;
-  } else {
-    done = files.descriptor(file)->read_at(begin, {out, size}) == size;
+  const auto mapping = table_.files().mapping(source.file);
+  if (mapping == nullptr) {
+    return table_.files().descriptor(source.file)->read_at(begin, {out, size}) == size;
   }
-  if (done) return;
-  throw OsError(EIO, "cannot read its checksums: " + files.why_unreadable(file), files.path(file));
+  const std::byte* data = mapping->bytes().data() + begin;
+  const ByteRange range{data, data + size};
+  return guarded({&range, 1}, [=] { std::copy_n(data, size, out); }) == nullptr;
 }
 
 std::string Checksums::complaint(std::int64_t block) {
@@ -256,8 +277,10 @@ std::pair<std::int64_t, std::int64_t> Checksums::rows_of(
     while (low < high) {
       const std::int64_t middle = low + (high - low) / 2;
       std::int64_t bound = 0;
-      read(bounds.sources[shard], bounds.offsets[shard] + 8 * (middle + shift), sizeof bound,
-           reinterpret_cast<std::byte*>(&bound));
+      const std::int64_t at = bounds.offsets[shard] + 8 * (middle + shift);
+      if (!read(bounds.sources[shard], at, sizeof bound, reinterpret_cast<std::byte*>(&bound))) {
+        return std::int64_t{-1};
+      }
       if (bound > element) {
         high = middle;
       } else {
@@ -267,10 +290,11 @@ std::pair<std::int64_t, std::int64_t> Checksums::rows_of(
     return low;
   };
   try {
-    return {search(elements.first, 1), search(elements.second, 0) - 1};
-  } catch (const std::runtime_error&) {  // the bounds cannot be read: which rows it are is unknown
-    return {0, -1};
+    const std::int64_t first = search(elements.first, 1);
+    if (first >= 0) return {first, search(elements.second, 0) - 1};
+  } catch (const std::runtime_error&) {
   }
+  return {0, -1};  // the bounds cannot be read, so it is unknown which rows it are
 }
 
 }  // namespace fastload

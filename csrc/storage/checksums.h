@@ -22,7 +22,7 @@ namespace fastload {
 // Thread-safe. Two threads may check the same block at the same time; both get the same answer.
 class Checksums {
  public:
-  // Only blocks that some column of `table` reaches are ever checked. REQUIRES: table outlives
+  // Only blocks that the rows of `table` lie in are ever checked. REQUIRES: table outlives
   // this. Throws FormatError where blocks or their checksums leave their file.
   explicit Checksums(const Table& table);
 
@@ -75,10 +75,11 @@ class Checksums {
   }
   Place place_of(const Source& source, std::int64_t first) const;
   void require_all();
+  void require_rows(const Column& column, const ColumnGroup& group);
   void require(std::int32_t source, std::int64_t begin, std::int64_t end);
   Block locate(std::int64_t block) const;
   bool fits(const Block& block);
-  void read(std::int32_t source, std::int64_t begin, std::size_t size, std::byte* out);
+  bool read(std::int32_t source, std::int64_t begin, std::size_t size, std::byte* out);
   std::string describe(const Block& block);
   // The rows of a column's shard that reach into a block, the first and the last; none: last <
   // first.

@@ -57,6 +57,7 @@ class ColumnGroup {
 
   std::int64_t rows() const { return starts_.back(); }  // of all shards
   std::int64_t samples() const { return mapped_ ? static_cast<std::int64_t>(map_.size()) : rows(); }
+  bool mapped() const { return mapped_; }
   std::size_t shard_count() const { return starts_.size() - 1; }
   std::int64_t shard_rows(std::size_t shard) const { return starts_[shard + 1] - starts_[shard]; }
   std::int64_t first_row(std::size_t shard) const { return starts_[shard]; }

@@ -22,7 +22,10 @@ from fastload.bench.timing import (
 )
 from fastload.dataset import Dataset
 from fastload.formats.extents import Extents, FileSource
+from fastload.formats.fields import BYTE_STRINGS
 from fastload.loader import FastLoader
+from fastload.native import sample_bytes
+from fastload.transforms import PadTo
 
 SCHEMA = 1
 
@@ -66,7 +69,7 @@ def measure(
         ValueError: there are no samples, or they hold no bytes.
     """
     extents = open_dataset().extents
-    row_bytes = sum(field.row_bytes for field in extents.fields)
+    row_bytes = sample_bytes(extents)
     if extents.rows == 0 or row_bytes == 0:
         raise ValueError(f"nothing to measure: {extents.rows} samples of {row_bytes} bytes")
     bench = _Bench(open_dataset, extents, row_bytes, settings, announce)
@@ -100,6 +103,8 @@ class _Bench:
         self.row_bytes = row_bytes
         self.settings = settings
         self.announce = announce
+        ragged = [f for f in extents.fields if f.ragged and f.logical not in BYTE_STRINGS]
+        self.padding = {field.name: PadTo() for field in ragged}
         self.batch_size = min(settings.batch_size, extents.rows)
         sources = {source for column in extents.columns for source in column.sources}
         self.files = sorted(s.path for s in sources if isinstance(s, FileSource))
@@ -113,11 +118,13 @@ class _Bench:
             num_workers=self.settings.num_workers,
             seed=0,
             shard=False,
+            transforms=self.padding,
         )
 
     def torch_loader(self, workers: int) -> Any:
         rows = torch_side.RowDataset(self.extents)
-        return torch_side.loader(rows, batch_size=self.batch_size, workers=workers)
+        collates = {"collate_fn": torch_side.padded} if self.padding else {}
+        return torch_side.loader(rows, batch_size=self.batch_size, workers=workers, **collates)
 
     def limit(self) -> Callable[[], float]:
         """Measures samples/s of threads that only gather, by the same kernels."""

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import ctypes
 from bisect import bisect_right
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
 from fastload.formats.extents import Column, Extents, FileSource, Group, Source
+from fastload.formats.fields import BYTE_STRINGS, TEXT
 from fastload.structure import sample_builder
 
 Array = npt.NDArray[Any]
@@ -34,7 +38,7 @@ class RowDataset:
 
     def __init__(self, extents: Extents) -> None:
         self._extents = extents
-        self._fields: list[tuple[list[Array], list[int], Group]] = []
+        self._fields: list[tuple[list[_Shard], list[int], Group]] = []
 
     def __len__(self) -> int:
         return self._extents.rows
@@ -63,32 +67,68 @@ class RowDataset:
                 self._fields.append((shards, starts, group))
 
 
-def _sample(shards: list[Array], ends: list[int], group: Group, index: int) -> Any:
+@dataclass(frozen=True)
+class _RaggedShard:
+    """The samples of a ragged field in one shard; text as str, other strings of bytes as bytes."""
+
+    values: Array
+    bounds: Array
+    logical: str | None
+
+    def __getitem__(self, row: int) -> Any:
+        row %= len(self.bounds) - 1  # negative ones count from the end
+        value = self.values[self.bounds[row] : self.bounds[row + 1]]
+        if self.logical not in BYTE_STRINGS:
+            return value
+        return value.tobytes().decode() if self.logical == TEXT else value.tobytes()
+
+
+_Shard = Array | _RaggedShard
+
+
+def _sample(shards: list[_Shard], ends: list[int], group: Group, index: int) -> Any:
     row = index if group.index_map is None else int(group.index_map[index])
     if len(shards) == 1:
         value = shards[0][row]
     else:
         shard = bisect_right(ends, row)
         value = shards[shard][row - ends[shard]]  # counted from the end of the shard
+    if isinstance(value, (str, bytes)):
+        return value
     return torch.from_numpy(value.copy()) if value.ndim else value.item()
 
 
-def _view(column: Column, shard: int, rows: int, opened: dict[Source, Array]) -> Array:
+def _view(column: Column, shard: int, rows: int, opened: dict[Source, Array]) -> _Shard:
     """The rows of one shard as an array over the mapped file."""
+    field, bounds = column.field, column.bounds
+    if bounds is None:
+        return _rows(column, shard, rows, opened)
+    values = _rows(column, shard, int(bounds.totals[shard]), opened)
+    where = np.zeros(1, np.int64)
+    if rows:
+        buffer, offset = _opened(bounds.sources[shard], opened), int(bounds.offsets[shard])
+        where = np.ndarray((rows + 1,), np.int64, buffer=buffer, offset=offset)
+    return _RaggedShard(values, where, field.logical)
+
+
+def _rows(column: Column, shard: int, rows: int, opened: dict[Source, Array]) -> Array:
     field = column.field
     if rows == 0 or field.row_bytes == 0:
         return np.zeros((rows, *field.shape), field.storage)
-    source = column.sources[shard]
-    if source not in opened:
-        opened[source] = _bytes_of(source)
     inner = np.empty(field.shape, field.storage).strides
     return np.ndarray(
         (rows, *field.shape),
         field.storage,
-        buffer=opened[source],
+        buffer=_opened(column.sources[shard], opened),
         offset=int(column.offsets[shard]),
         strides=(column.row_stride, *inner),
     )
+
+
+def _opened(source: Source, opened: dict[Source, Array]) -> Array:
+    if source not in opened:
+        opened[source] = _bytes_of(source)
+    return opened[source]
 
 
 def _bytes_of(source: Source) -> Array:
@@ -96,6 +136,17 @@ def _bytes_of(source: Source) -> Array:
         return np.asarray(np.memmap(source.path, np.uint8, mode="r"))
     lent = (ctypes.c_uint8 * source.size_bytes).from_address(source.address)
     return np.frombuffer(memoryview(lent), np.uint8)
+
+
+def padded(samples: list[Any]) -> Any:
+    """What default_collate gives, but tensors of unequal length are padded with zeros."""
+    return collate(samples, collate_fn_map={**default_collate_fn_map, torch.Tensor: _pad})
+
+
+def _pad(tensors: list[torch.Tensor], **_: Any) -> torch.Tensor:
+    if all(tensor.shape == tensors[0].shape for tensor in tensors):
+        return torch.stack(tensors)
+    return pad_sequence(list(tensors), batch_first=True)
 
 
 def loader(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import mmap
 import os
 import sys
@@ -15,6 +16,20 @@ import numpy.typing as npt
 from fastload.formats.extents import DTYPES, Column, Extents, Field, Group, MemorySource
 
 
+@functools.cache
+def number_kind(dtype: np.dtype[Any]) -> tuple[str, str | None] | None:
+    """The field's dtype and meaning of numpy's numbers in any byte order; None of what is none.
+
+    Example:
+        >>> number_kind(np.dtype(">f4")), number_kind(np.dtype("M8[s]"))
+        (('float32', None), ('int64', 'datetime64[s]'))
+    """
+    native = dtype.newbyteorder("=").name
+    if dtype.kind in "mM" and "[" in native:
+        return "int64", native
+    return None if native not in DTYPES or dtype.fields else (native, None)
+
+
 def number_field(name: str, dtype: np.dtype[Any], shape: Sequence[int]) -> Field:
     """The field of arrays of a numpy dtype, in any byte order. Dates and times are int64.
 
@@ -26,15 +41,13 @@ def number_field(name: str, dtype: np.dtype[Any], shape: Sequence[int]) -> Field
     Raises:
         TypeError: the dtype is not one of plain numbers.
     """
-    native = dtype.newbyteorder("=").name
-    if dtype.kind in "mM" and "[" in native:
-        return Field(name, "int64", tuple(shape), logical=native)
-    if native not in DTYPES or dtype.fields:
+    kind = number_kind(dtype)
+    if kind is None:
         raise TypeError(
             f"field {name!r}: dtype {dtype.str!r} is not supported; object, structured, string and "
             "long double arrays and dates without a unit hold no plain numbers"
         )
-    return Field(name, native, tuple(shape))
+    return Field(name, kind[0], tuple(shape), logical=kind[1])
 
 
 def readable(array: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:

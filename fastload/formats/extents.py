@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 Int64Array = npt.NDArray[np.int64]
 
 _CASTS = frozenset(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32))
+
+
+_SIZE = attrgetter("size_bytes")
 
 
 class Blocks(NamedTuple):
@@ -176,7 +180,7 @@ class Column:
         what: str,
     ) -> None:
         stride = 8 if what == "bounds" else self.row_stride
-        sizes = np.fromiter((s.size_bytes for s in sources), np.int64, len(sources))
+        sizes = np.fromiter(map(_SIZE, sources), np.int64, len(sources))
         # Divided rather than multiplied, so that nothing overflows.
         room = sizes - offsets - size
         fitting = np.where(room >= 0, room // max(stride, 1) + 1, 0)
@@ -356,7 +360,7 @@ class Extents:
 def _add_source(builder: _core.TableBuilder, source: Source) -> int:
     if isinstance(source, MemorySource):
         return builder.add_memory(source.array, source.address, source.size_bytes)
-    number = builder.add_file(os.fsencode(source.path), source.size_bytes, source.identity)
+    number = builder.add_file(source.path, source.size_bytes, source.identity)
     if source.blocks is not None and source.blocks.lazy:
         builder.add_checksums(number, *source.blocks[:4])
     return number

@@ -31,7 +31,7 @@ TEXT = "utf8"
 BYTE_STRINGS = frozenset([TEXT, "bytes", "image", "audio"])
 """What ragged uint8 fields of shape () can mean; samples are str for text, else bytes."""
 
-_TIME = re.compile(r"(datetime64|timedelta64)\[[1-9]?[0-9]{0,8}(Y|M|W|D|h|m|s|[munpfa]s)\]")
+_TIME = re.compile(r"(datetime64|timedelta64)\[([1-9][0-9]{0,8})?(Y|M|W|D|h|m|s|[munpfa]s)\]")
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from fastload.pack.convert import PackReport, Progress, pack
+from fastload.pack.convert import PackReport, pack
+from fastload.pack.shards import Progress
 
 __all__ = ["PackReport", "Progress", "pack"]

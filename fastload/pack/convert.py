@@ -2,35 +2,25 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
+import errno
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fastload import _core
-from fastload.errors import FormatError
 from fastload.formats.extents import Field
-from fastload.formats.fields import schema
-from fastload.formats.files import absolute
-from fastload.formats.packed import Classes, Manifest, Shards, Skipped
-from fastload.formats.shard import PROFILE, check_fields
-from fastload.pack.folder import SHARD_FILE, OutputFolder
-from fastload.pack.gaps import close_gaps
-from fastload.pack.sources import open_source
-from fastload.pack.sources.arrays import ColumnsSource
-from fastload.pack.sources.base import Options, Source
-from fastload.pack.workers import can_travel, run_jobs
-from fastload.pack.writer import ShardJob, Written
-from fastload.structure import to_json
+from fastload.formats.manifest import Manifest, Skipped
+from fastload.formats.packed import read_manifest
+from fastload.pack.folder import SHARD_FILE, OutputFolder, files_of
+from fastload.pack.opening import check_counts, open_input
+from fastload.pack.plan import SHARD_BYTES, Plan, digest, parse_splits, split_rows, stamp
+from fastload.pack.shards import Group, Progress, write_shards
+from fastload.pack.sources.base import Source
 
-SHARD_BYTES = 256 << 20
-"""What a shard is meant to hold."""
-
-_LARGEST_SHARD_ROWS = 1 << 30
-_COPIED_BYTES_PER_WORKER = 4 << 30  # what makes up for the start of a process
+WRITER = f"fastload {_core.__version__}"
+COMPLETE = "it was complete already"
 
 
 @dataclass(frozen=True)
@@ -43,7 +33,9 @@ class PackReport:
         shards: Files.
         bytes: Of all shards.
         skipped: Inputs that were left out, and why; also in the manifest.
-        notices: What else was left out, in sentences.
+        notices: What the user should know, in sentences.
+        fields: Of a sample.
+        splits: Rows [start, stop) by name.
 
     Example:
         >>> report = fastload.pack("photos", "data/photos", resize=224)  # doctest: +SKIP
@@ -57,21 +49,8 @@ class PackReport:
     bytes: int
     skipped: tuple[Skipped, ...]
     notices: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far a pack is.
-
-    Attributes:
-        rows: Samples read.
-        rows_total: Samples to read.
-        row_bytes: Of a sample in the output, on average.
-    """
-
-    rows: int
-    rows_total: int
-    row_bytes: int
+    fields: tuple[Field, ...] = ()
+    splits: dict[str, tuple[int, int]] = field(default_factory=dict)
 
 
 def pack(
@@ -85,7 +64,14 @@ def pack(
     encoded: bool = False,
     allow_empty: bool = False,
     strict: bool = False,
+    fields: Sequence[str] | None = None,
+    cast: Mapping[str, Any] | None = None,
+    shuffle: int | None = None,
+    limit: int | None = None,
+    split: Mapping[str, float] | None = None,
     overwrite: bool = False,
+    resume: bool = False,
+    dry_run: bool = False,
     shard_size: int = SHARD_BYTES,
     workers: int | None = None,
     progress: Callable[[Progress], None] | None = None,
@@ -122,7 +108,17 @@ def pack(
             are loaded.
         allow_empty: Keep classes without images.
         strict: Stop at the first bad image, instead of leaving it out.
-        overwrite: Replace the packed dataset in `out`.
+        fields: Names of the fields to keep, or of containers for all in them; the others leave
+            the samples.
+        cast: New dtypes by the names of fields, such as {"x": "bf16"}. Floats are rounded to the
+            nearest even value; integers and bools must be able to hold each value.
+        shuffle: The seed of a permutation of the samples, by which they are written.
+        limit: Write so many samples from the start, after shuffling.
+        split: Fractions of the rows by name, such as {"train": 0.9, "val": 0.1}, which sum to 1.
+            A split ends at the row nearest to where the sum of the fractions up to it lies.
+        overwrite: Replace the packed dataset in `out`, or the incomplete one.
+        resume: Continue an incomplete pack: its finished shards are kept.
+        dry_run: Write nothing; report what would be written.
         shard_size: Bytes of a shard; rows per shard are the power of two that fits, at least one.
         workers: Processes; None takes one per CPU core and no more than there are shards, for files
             that are merely copied one per 4 GiB. A dataset that another process cannot make, and an
@@ -132,164 +128,132 @@ def pack(
     Raises:
         FormatError: an input is not what it says; with `strict` also a bad image.
         FileExistsError: `out` is in the way; nothing was changed.
-        OSError: a file cannot be read or written; `out` is incomplete.
+        OSError: a file cannot be read or written; `out` is incomplete and can be resumed.
+        ValueError: with `resume`, input or options are not those of the incomplete pack.
         ValueError, TypeError, KeyError: arguments or samples that cannot be packed.
 
     Example:
         >>> fastload.pack({"x": images, "y": labels}, "data/train")  # doctest: +SKIP
     """
-    _check_counts(shard_size=shard_size, workers=1 if workers is None else workers)
-    options = Options(dtype, shape, _size(resize), allow_empty, strict, encoded)
-    folder = OutputFolder(out, overwrite=overwrite)
-    path = isinstance(source, (str, bytes, os.PathLike)) and os.path.exists(source)
-    folder.check(absolute(source) if path else None)
-    with closing(open_source(source, kind, options)) as opened, closing(folder):
-        check_fields(opened.fields)
-        plan = _Plan.of(opened, shard_size)
-        folder.begin(plan.describe())
-        return _write(opened, plan, folder, _worker_count(opened, plan, workers), progress)
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """How the samples are divided, and the id of the dataset that follows from it."""
-
-    fields: tuple[Field, ...]
-    structure: Any
-    rows: int
-    rows_each: int
-    source: dict[str, Any]
-    inputs: Any
-
-    @classmethod
-    def of(cls, source: Source, shard_bytes: int) -> _Plan:
-        fitting = min(max(shard_bytes // max(source.sample_bytes, 1), 1), _LARGEST_SHARD_ROWS)
-        rows_each = 1 << (fitting.bit_length() - 1)
-        described = {"kind": source.kind, **source.options()}
-        return cls(
-            source.fields, source.structure, source.rows, rows_each, described, source.inputs()
-        )
-
-    @property
-    def shards(self) -> int:
-        return -(-self.rows // self.rows_each)
-
-    def describe(self) -> dict[str, Any]:
-        return {
-            "profile": PROFILE,
-            "fields": schema(self.fields),
-            "structure": to_json(self.structure),
-            "rows": self.rows,
-            "rows_each": self.rows_each,
-            "shards": self.shards,
-            "file": SHARD_FILE,
-            "source": self.source,
-            "inputs": self.inputs,
-        }
-
-    def dataset(self) -> str:
-        text = json.dumps(self.describe(), separators=(",", ":"))
-        return hashlib.sha256(text.encode("ascii")).hexdigest()
+    check_counts(shard_size=shard_size, workers=1 if workers is None else workers)
+    if resume and overwrite:
+        raise ValueError("resume continues what is there, overwrite replaces it: choose one")
+    splits, folder = parse_splits(split), OutputFolder(out)
+    folder.check_source(source)
+    folder.check_new(overwrite=overwrite, resume=resume)
+    chosen = open_input(
+        source,
+        kind=kind,
+        dtype=dtype,
+        shape=shape,
+        resize=resize,
+        encoded=encoded,
+        allow_empty=allow_empty,
+        strict=strict,
+        fields=fields,
+        cast=cast,
+        shuffle=shuffle,
+        limit=limit,
+    )
+    with closing(folder), closing(chosen):
+        plan = Plan.of(chosen, shard_size, SHARD_FILE, splits)
+        notices = [*chosen.notices, *_about_splits(chosen, plan, shuffle)]
+        if dry_run:
+            ranges = split_rows(splits, plan.rows)
+            size = plan.file_bytes
+            return PackReport(
+                folder.path, plan.rows, plan.shards, size, (), tuple(notices), plan.fields, ranges
+            )
+        folder.take()
+        if resume and folder.has_manifest():
+            return report_on(folder.path, _completed(folder, plan), [COMPLETE])
+        folder.check_new(overwrite=overwrite, resume=resume)
+        manifest = _write(chosen, plan, folder, resume, workers, progress)
+        return report_on(folder.path, manifest, notices)
 
 
 def _write(
     source: Source,
-    plan: _Plan,
+    plan: Plan,
     folder: OutputFolder,
-    workers: int,
+    resume: bool,
+    workers: int | None,
     progress: Callable[[Progress], None] | None,
-) -> PackReport:
-    dataset = plan.dataset()
-    row_bytes = source.sample_bytes
-    read = 0
-
-    def advance(rows: int) -> None:
-        nonlocal read
-        read += rows
-        if progress is not None:
-            progress(Progress(read, plan.rows, row_bytes))
-
-    names = [field.name for field in plan.fields]
-    classes = tuple((names.index(name), len(of)) for name, of in source.classes.items())
-
-    def jobs() -> Iterator[ShardJob]:
-        for shard in range(plan.shards):
-            start = shard * plan.rows_each
-            part = source.part(start, min(start + plan.rows_each, plan.rows))
-            yield ShardJob(folder.shard(shard), plan.fields, dataset, shard, part, classes)
-
-    try:
-        written = list(run_jobs(jobs(), workers, advance, folder.lock))
-        shards = _shards(written, plan, folder, dataset)
-    finally:
-        folder.clear_temporary()
-    skipped = tuple(skipped for shard in written for skipped in shard.skipped)
-    rows = sum(shards.rows)
-    if rows == 0 and skipped:
-        first = f"{skipped[0].path}: {skipped[0].reason}"
-        raise FormatError(f"none of {len(skipped)} inputs can be read; the first is {first}")
-    counts = [[shard.class_counts[n] for shard in written] for n in range(len(source.classes))]
-    class_fields = {
-        name: Classes(of, tuple(sum(column) for column in zip(*count, strict=True)))
-        for (name, of), count in zip(source.classes.items(), counts, strict=True)
+) -> Manifest:
+    described = plan.describe()
+    replaced = _replaced(folder)
+    noted = {
+        "task": "pack",
+        **described,
+        "stamp": stamp(source.paths()),
+        "files": [SHARD_FILE, *replaced],
     }
+    folder.begin(noted, None, resume=resume)
+    group = Group("main", digest(described))
+    outcome = write_shards(source, plan, group, folder, workers, progress)
     manifest = Manifest(
-        rows, plan.structure, (shards,), dataset, class_fields, skipped, plan.source
+        outcome.rows,
+        plan.structure,
+        (outcome.shards,),
+        group.dataset,
+        outcome.classes,
+        outcome.skipped,
+        plan.source,
+        splits=split_rows(plan.splits, outcome.rows),
     )
-    folder.commit(manifest.encode(f"fastload {_core.__version__}"))
+    folder.commit(manifest, WRITER)
+    return manifest
+
+
+def _replaced(folder: OutputFolder) -> list[str]:
+    """The names of the shards of a dataset that is replaced."""
+    try:
+        return files_of([read_manifest(folder.path)])
+    except (OSError, ValueError):  # none, or a damaged one
+        return []
+
+
+def _completed(folder: OutputFolder, plan: Plan) -> Manifest:
+    """The dataset that is there, if it is what the plan would make.
+
+    Raises:
+        FileExistsError: it is another one.
+    """
+    manifest = read_manifest(folder.path)
+    if manifest.dataset != digest(plan.describe()) or manifest.generation > 1:
+        what = "the folder holds another packed dataset; --overwrite (overwrite=True) replaces it"
+        raise FileExistsError(errno.EEXIST, what, folder.path)
+    folder.finish()
+    return manifest
+
+
+def report_on(path: str, manifest: Manifest, notices: Sequence[str]) -> PackReport:
+    """What to say of a dataset that is complete now."""
+    sizes = [size for group in manifest.groups for size in group.file_bytes]
     return PackReport(
-        folder.path, rows, len(shards.rows), sum(shards.file_bytes), skipped, source.notices
+        path,
+        manifest.rows,
+        len(sizes),
+        sum(sizes),
+        manifest.skipped,
+        tuple(notices),
+        manifest.fields,
+        manifest.splits,
     )
 
 
-def _shards(written: list[Written], plan: _Plan, folder: OutputFolder, dataset: str) -> Shards:
-    """What the manifest says of the shards, after the gaps in them were closed."""
-    rows = [shard.rows for shard in written]
-    sizes = [shard.file_bytes for shard in written]
-    crcs = [shard.crc32c for shard in written]
-    totals = [shard.totals for shard in written]
-    if any(count < plan.rows_each for count in rows[:-1]):
-        paths = [folder.shard(shard) for shard in range(len(rows))]
-        for new in close_gaps(paths, rows, totals, plan.rows_each, plan.fields, dataset):
-            sizes[new.shard], crcs[new.shard] = new.file_bytes, new.crc32c
-            totals[new.shard] = new.totals
-    total = sum(rows)
-    count = -(-total // plan.rows_each)
-    folder.clear_shards(count)
-    rows = [min(plan.rows_each, total - shard * plan.rows_each) for shard in range(count)]
-    return Shards(
-        name="main",
-        fields=plan.fields,
-        file_name=SHARD_FILE,
-        rows=tuple(rows),
-        file_bytes=tuple(sizes[:count]),
-        crc32c=tuple(f"{crc:08x}" for crc in crcs[:count]),
-        totals={
-            name: tuple(shard[place] for shard in totals[:count])
-            for place, name in enumerate(f.name for f in plan.fields if f.ragged)
-        },
-    )
+def _about_splits(source: Source, plan: Plan, shuffle: int | None) -> list[str]:
+    """What to know about the splits.
 
-
-def _worker_count(source: Source, plan: _Plan, wanted: int | None) -> int:
-    if source.local or not can_travel(source.part(0, 1)):
-        return 1
-    if wanted is None:
-        wanted = len(os.sched_getaffinity(0))
-        if isinstance(source, ColumnsSource):  # one process can keep a disk busy
-            wanted = min(wanted, 1 + plan.rows * source.sample_bytes // _COPIED_BYTES_PER_WORKER)
-    return min(wanted, max(plan.shards, 1))
-
-
-def _check_counts(**counts: object) -> None:
-    for name, count in counts.items():
-        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-            raise ValueError(f"{name} must be a positive integer, not {count!r}")
-
-
-def _size(resize: int | tuple[int, int] | None) -> tuple[int, int] | None:
-    if resize is None:
-        return None
-    height, width = (resize, resize) if isinstance(resize, int) else resize
-    _check_counts(height=height, width=width)
-    return height, width
+    Raises:
+        ValueError: one would be empty.
+    """
+    for name, (start, stop) in split_rows(plan.splits, plan.rows).items():
+        if start == stop:
+            raise ValueError(f"split: {plan.rows} rows leave none for {name!r}")
+    if plan.splits and source.kind == "imagefolder" and shuffle is None:
+        return [
+            "the splits follow the order of the class folders, so that they hold different "
+            "classes; --shuffle SEED (shuffle=SEED) mixes the samples first"
+        ]
+    return []

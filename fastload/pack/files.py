@@ -35,6 +35,8 @@ def new_file(path: str) -> Iterator[int]:
                 os.unlink(temporary)
             raise
     except OSError as error:
+        if error.filename not in (None, temporary):  # of what was to be written
+            raise
         raise OSError(error.errno, error.strerror, path) from error
 
 

@@ -8,55 +8,70 @@ import fcntl
 import json
 import os
 import re
-import shutil
 import time
+from collections.abc import Iterable
 from typing import Any
 
 from fastload.formats import is_packed
 from fastload.formats.files import AnyPath, absolute
-from fastload.formats.packed import MANIFEST, PLAN, WORK_FOLDER, shard_file
+from fastload.formats.manifest import Manifest, shard_file
+from fastload.formats.packed import MANIFEST, PLAN, WORK_FOLDER, incomplete, old_manifest
 from fastload.pack.files import TEMPORARY_PREFIX, new_file, sync_folder, write_all
+from fastload.pack.journal import Journal, replay
+from fastload.pack.plan import differences
 
 SHARD_FILE = "shard-{:06d}.safetensors"
 
-_SHARD = re.compile(r"shard-(\d{6,})\.safetensors")
+_JOURNAL = "journal.jsonl"
+_OLD_MANIFEST = re.compile(r"fastload\.\d+\.json")
 _PATIENCE_SECONDS = 2.0
+_HELD = "another pack is writing to this folder"
 
 
 class OutputFolder:
-    """Holds the folder for one run.
+    """Holds the folder for one run, between `take` and `close`.
 
-    From `begin` on it says that it is incomplete, until `commit`.
+    From `begin` to `commit` a plan and a journal in it tell what is being done. A folder without
+    a manifest is incomplete for that time; one with a manifest stays what it was until `commit`.
 
     Args:
         path: Of the folder; it need not exist.
-        overwrite: A complete dataset in it may be replaced.
 
-    Raises:
-        FileExistsError: there is something else than an incomplete pack, or a complete one without
-            `overwrite`, or another run is writing.
+    Attributes:
+        path: Absolute.
+        lock: The descriptor that holds the lock.
+        journal: Of the run, from `begin` on.
 
     Example:
-        >>> folder = OutputFolder("data/train", overwrite=False)
-        >>> folder.check()  # raises if there is something in the way
+        >>> folder = OutputFolder("data/train")
+        >>> folder.check_new(overwrite=False)  # raises if there is something in the way
     """
 
-    def __init__(self, path: AnyPath, *, overwrite: bool) -> None:
-        self.path = absolute(path)
-        self._overwrite = overwrite
-        self._stack = contextlib.ExitStack()
-        self.lock = -1
+    journal: Journal
 
-    def check(self, source: str | None = None) -> None:
-        """Raises FileExistsError or ValueError unless the folder may be written; changes nothing.
+    def __init__(self, path: AnyPath) -> None:
+        self.path = absolute(path)
+        self.lock = -1
+        self._stack = contextlib.ExitStack()
+
+    # --- What is there ------------------------------------------------------------------------
+
+    def check_source(self, source: Any) -> None:
+        """Raises ValueError if the folder lies inside the input, should that be a folder, too."""
+        if not isinstance(source, (str, bytes, os.PathLike)) or not os.path.exists(source):
+            return
+        source = absolute(source)
+        real, above = os.path.realpath(self.path), os.path.realpath(source)
+        if os.path.isdir(above) and os.path.commonpath([real, above]) == above:
+            raise ValueError(f"{self.path}: the output lies inside the input {source}")
+
+    def check_new(self, *, overwrite: bool, resume: bool = False) -> None:
+        """Raises FileExistsError unless a dataset may be written here; changes nothing.
 
         Args:
-            source: A folder that is read, which must not hold this one.
+            overwrite: A dataset, also an incomplete one, may be replaced.
+            resume: An incomplete one may be continued; the caller looks at a complete one.
         """
-        if source is not None:
-            real, above = os.path.realpath(self.path), os.path.realpath(source)
-            if os.path.isdir(above) and os.path.commonpath([real, above]) == above:
-                raise ValueError(f"{self.path}: the output lies inside the input {source}")
         if not os.path.lexists(self.path):
             return
         if not os.path.isdir(self.path):
@@ -66,56 +81,50 @@ class OutputFolder:
                 if next(entries, None) is not None:
                     what = "the folder is not empty and holds no packed dataset; choose another"
                     raise FileExistsError(errno.ENOTEMPTY, what, self.path)
-        elif os.path.lexists(os.path.join(self.path, MANIFEST)) and not self._overwrite:
-            what = "the folder holds a packed dataset; --overwrite (overwrite=True) replaces it"
+        elif not overwrite and not resume:
+            if self.has_manifest():
+                what = "the folder holds a packed dataset; --overwrite (overwrite=True) replaces it"
+            elif self.plan() is None:  # killed before it had written anything
+                return
+            elif self._is_held():
+                what = _HELD
+            else:
+                what = incomplete(self.path)
             raise FileExistsError(errno.EEXIST, what, self.path)
 
-    def begin(self, plan: dict[str, Any]) -> None:
-        """Takes the folder, marks it as incomplete and clears it of what earlier runs wrote."""
-        os.makedirs(self.path, exist_ok=True)
-        self._take()
-        self.check()
-        work = os.path.join(self.path, WORK_FOLDER)
-        os.makedirs(work, exist_ok=True)
-        with new_file(os.path.join(work, PLAN)) as descriptor:
-            write_all(descriptor, memoryview(json.dumps(plan, indent=1).encode("ascii")))
-        sync_folder(work)
-        sync_folder(self.path)
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(os.path.join(self.path, MANIFEST))
-        sync_folder(self.path)  # before its shards go
-        self.clear_shards(0)
-        self.clear_temporary()
+    def _is_held(self) -> bool:
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        finally:
+            os.close(descriptor)
+        return False
 
-    def shard(self, number: int) -> str:
+    def has_manifest(self) -> bool:
+        """Whether it holds a complete dataset."""
+        return os.path.lexists(self._file(MANIFEST))
+
+    def plan(self) -> dict[str, Any] | None:
+        """What a run that was broken off had planned."""
+        return _plan(self.path)
+
+    def shard(self, file_name: str, number: int) -> str:
         """The path of a shard."""
-        return os.path.join(self.path, shard_file(SHARD_FILE, number))
+        return self._file(shard_file(file_name, number))
 
-    def clear_temporary(self) -> None:
-        """Removes what was broken off."""
-        for name in os.listdir(self.path):
-            if name.startswith(TEMPORARY_PREFIX):
-                os.unlink(os.path.join(self.path, name))
+    # --- The run ------------------------------------------------------------------------------
 
-    def clear_shards(self, first: int) -> None:
-        """Removes the shards from a number on."""
-        for name in os.listdir(self.path):
-            if (found := _SHARD.fullmatch(name)) and int(found[1]) >= first:
-                os.unlink(os.path.join(self.path, name))
+    def take(self) -> None:
+        """Makes the folder, and holds it until `close`.
 
-    def commit(self, manifest: bytes) -> None:
-        """Makes the dataset complete."""
-        sync_folder(self.path)
-        with new_file(os.path.join(self.path, MANIFEST)) as descriptor:
-            write_all(descriptor, memoryview(manifest))
-        sync_folder(self.path)
-        shutil.rmtree(os.path.join(self.path, WORK_FOLDER))
-
-    def close(self) -> None:
-        """Lets the folder go."""
-        self._stack.close()
-
-    def _take(self) -> None:
+        Raises:
+            FileExistsError: another run holds it.
+        """
+        os.makedirs(self.path, exist_ok=True)
         self.lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._stack.callback(os.close, self.lock)
         # The processes of a run that was killed hold the lock, too, for the moment they need to
@@ -127,8 +136,146 @@ class OutputFolder:
                 return
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    what = "another pack is writing to this folder"
-                    raise FileExistsError(errno.EEXIST, what, self.path) from None
+                    raise FileExistsError(errno.EEXIST, _HELD, self.path) from None
                 time.sleep(0.02)
             except OSError:  # network file systems that cannot lock
                 return
+
+    def begin(self, plan: dict[str, Any], keep: Manifest | None, *, resume: bool) -> None:
+        """Notes the plan, or takes up the one that is there; clears what else earlier runs wrote.
+
+        Args:
+            plan: In JSON's types; "files" lists the names of shards, with `{:06d}`, that may be
+                written or removed.
+            keep: The dataset that stays until `commit`; None removes what is there.
+            resume: Go on with what the same plan has written.
+
+        Raises:
+            ValueError: what is there was begun with another plan.
+        """
+        self.clear_temporary()
+        before = self.plan()
+        if resume and before is not None:
+            self._check_same(before, plan)
+        else:
+            self._note(plan, before)
+            if keep is None:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(self._file(MANIFEST))
+                sync_folder(self.path)  # before its shards go
+                self._clear_old_manifests()
+            self._clear(self.plan() or plan, keep)
+        self.journal = Journal(self._file(WORK_FOLDER, _JOURNAL))
+        self._stack.callback(self.journal.close)
+
+    def clear_temporary(self) -> None:
+        """Removes what was broken off."""
+        for folder in (self.path, self._file(WORK_FOLDER)):
+            for name in os.listdir(folder) if os.path.isdir(folder) else ():
+                if name.startswith(TEMPORARY_PREFIX):
+                    os.unlink(os.path.join(folder, name))
+
+    def commit(self, manifest: Manifest, writer: str, *, replaces: Manifest | None = None) -> None:
+        """Makes the dataset complete.
+
+        Args:
+            manifest: Of the dataset.
+            writer: Names the program.
+            replaces: The generation before, which stays readable under a name of its own.
+        """
+        sync_folder(self.path)
+        if replaces is not None:
+            with open(self._file(MANIFEST), "rb") as file:
+                old = file.read()
+            with new_file(self._file(old_manifest(replaces.generation))) as descriptor:
+                write_all(descriptor, memoryview(old))
+        with new_file(self._file(MANIFEST)) as descriptor:
+            write_all(descriptor, memoryview(manifest.encode(writer)))
+        sync_folder(self.path)
+        self._clear(self.plan() or {}, manifest)
+        self.finish()
+
+    def finish(self) -> None:
+        """Removes plan and journal."""
+        self.clear_temporary()
+        # The plan last: as long as it is there, it tells what was committed.
+        for name in (_JOURNAL, PLAN):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._file(WORK_FOLDER, name))
+        with contextlib.suppress(OSError):
+            os.rmdir(self._file(WORK_FOLDER))
+
+    def close(self) -> None:
+        """Lets the folder go."""
+        self._stack.close()
+
+    def _file(self, *names: str) -> str:
+        return os.path.join(self.path, *names)
+
+    def _check_same(self, before: dict[str, Any], plan: dict[str, Any]) -> None:
+        old, new = ({**p, "files": None} for p in (before, plan))
+        if changed := list(differences(old, json.loads(json.dumps(new)))):
+            again = "--overwrite (overwrite=True)"
+            if plan["task"] != "pack":
+                again = "without --resume it"
+            raise ValueError(
+                f"{self.path}: cannot be resumed, because input or options changed: "
+                f"{'; '.join(changed)}; {again} begins again"
+            )
+
+    def _note(self, plan: dict[str, Any], before: dict[str, Any] | None) -> None:
+        work = self._file(WORK_FOLDER)
+        os.makedirs(work, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(work, _JOURNAL))
+        sync_folder(work)
+        files = [*plan["files"], *(before or {}).get("files", [])]
+        noted = {**plan, "files": list(dict.fromkeys(files))}
+        with new_file(os.path.join(work, PLAN)) as descriptor:
+            write_all(descriptor, memoryview(json.dumps(noted, indent=1).encode("ascii")))
+        sync_folder(work)
+        sync_folder(self.path)
+
+    def _clear(self, plan: dict[str, Any], keep: Manifest | None) -> None:
+        """Removes the shards that have one of the plan's names and are not of the dataset."""
+        kept = set(keep.files()) if keep is not None else set()
+        patterns = [_pattern(file_name) for file_name in plan.get("files", [])]
+        for name in os.listdir(self.path):
+            if name not in kept and any(pattern.fullmatch(name) for pattern in patterns):
+                os.unlink(self._file(name))
+
+    def _clear_old_manifests(self) -> None:
+        for name in os.listdir(self.path):
+            if _OLD_MANIFEST.fullmatch(name):
+                os.unlink(self._file(name))
+
+
+def _pattern(file_name: str) -> re.Pattern[str]:
+    before, _, behind = file_name.partition("{:06d}")
+    return re.compile(rf"{re.escape(before)}\d{{6,}}{re.escape(behind)}")
+
+
+def files_of(manifests: Iterable[Manifest]) -> list[str]:
+    """The names of shards, with `{:06d}`, of datasets."""
+    return list(dict.fromkeys(g.file_name for manifest in manifests for g in manifest.groups))
+
+
+def unfinished(path: AnyPath) -> tuple[int, int] | None:
+    """How many shards of how many a run that was broken off has finished; None if none was."""
+    plan = _plan(absolute(path))
+    if plan is None or "shards" not in plan:
+        return None
+    try:
+        written, _ = replay(os.path.join(absolute(path), WORK_FOLDER, _JOURNAL))
+    except OSError:
+        return 0, plan["shards"]
+    return len(written), plan["shards"]
+
+
+def _plan(folder: str) -> dict[str, Any] | None:
+    try:
+        with open(os.path.join(folder, WORK_FOLDER, PLAN), "rb") as file:
+            plan = json.load(file)
+    except (OSError, ValueError):
+        return None
+    return plan if isinstance(plan, dict) else None

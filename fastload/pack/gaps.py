@@ -17,7 +17,7 @@ Columns = list[AnyColumn]
 
 @dataclass(frozen=True)
 class Rewritten:
-    """A shard that was written again: its number, and what the manifest says of it."""
+    """A shard that was written again: its place in the paths, and what the manifest says of it."""
 
     shard: int
     file_bytes: int
@@ -32,6 +32,7 @@ def close_gaps(
     rows_each: int,
     fields: Sequence[Field],
     dataset: str,
+    number: int = 0,
 ) -> list[Rewritten]:
     """Moves rows forward from the first shard on that has too few.
 
@@ -42,6 +43,7 @@ def close_gaps(
         rows_each: What all but the last shall hold.
         fields: Of the columns.
         dataset: The id that the shards carry.
+        number: Of the shard at the first of the paths.
 
     Returns:
         The shards that were written again. Files behind the last row are left for the caller to
@@ -64,7 +66,7 @@ def close_gaps(
         # Copied, so that what was written can go.
         held = [_joined([column[rows:]]) for column in joined]
         layout = shard_layout(fields, rows, totals_of(columns))
-        crc = write_shard(paths[shard], layout, dataset, shard, columns)
+        crc = write_shard(paths[shard], layout, dataset, number + shard, columns)
         written.append(Rewritten(shard, layout.file_bytes, crc, layout.totals))
     return written
 

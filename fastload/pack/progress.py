@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 
-from fastload.pack.convert import Progress
+from fastload.pack.shards import Progress
 
 _LINE_SECONDS = 5.0
 
@@ -47,16 +47,19 @@ class ProgressDisplay:
         """Shows how far it is."""
         now = time.monotonic()
         seconds = max(now - self._start, 1e-3)
-        text = speed(progress.rows, progress.rows * progress.row_bytes, seconds)
+        done = progress.rows - progress.rows_kept
+        text = speed(done, done * progress.row_bytes, seconds)
         if self._bars is not None:
             if self._task is None:
-                self._task = self._bars.add_task("", total=progress.rows_total, speed="")
+                self._task = self._bars.add_task(
+                    "", total=progress.rows_total, completed=progress.rows_kept, speed=""
+                )
             self._bars.update(self._task, completed=progress.rows, speed=text)
-        elif now - self._shown >= _LINE_SECONDS and progress.rows:
+        elif now - self._shown >= _LINE_SECONDS and done:
             self._shown = now
-            left = seconds * (progress.rows_total / progress.rows - 1)
-            done = f"{progress.rows:,} of {progress.rows_total:,} rows"
-            self._console.print(f"{done}, {text}, {left:.0f} s left", highlight=False)
+            left = seconds * (progress.rows_total - progress.rows) / done
+            rows = f"{progress.rows:,} of {progress.rows_total:,} rows"
+            self._console.print(f"{rows}, {text}, {left:.0f} s left", highlight=False)
 
 
 def speed(rows: int, size_bytes: int, seconds: float) -> str:

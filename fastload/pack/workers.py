@@ -34,9 +34,9 @@ _START = (
 
 
 def run_jobs(
-    jobs: Iterable[ShardJob], workers: int, advance: Advance, keep_open: int
-) -> Iterator[Written]:
-    """Runs the jobs and gives their results in the order of the jobs.
+    jobs: Iterable[tuple[int, ShardJob]], workers: int, advance: Advance, keep_open: int
+) -> Iterator[tuple[int, Written]]:
+    """Runs numbered jobs and gives their results as they are done.
 
     Args:
         jobs: Each is made when a process is free for it.
@@ -49,15 +49,13 @@ def run_jobs(
         Exception: the first error of a job, with the traceback of its process as the cause.
     """
     if workers == 1:
-        for job in jobs:
-            yield job.run(advance)
+        for number, job in jobs:
+            yield number, job.run(advance)
         return
-    done: dict[int, Written] = {}
-    delivered = 0
     with contextlib.ExitStack() as stack:
         idle = [stack.enter_context(_Worker(keep_open)) for _ in range(workers)]
         busy: dict[Any, tuple[_Worker, int]] = {}
-        remaining = enumerate(jobs)
+        remaining = iter(jobs)
         while True:
             while idle and (following := next(remaining, None)) is not None:
                 worker, (number, job) = idle.pop(), following
@@ -68,14 +66,11 @@ def run_jobs(
             for connection in wait(list(busy)):
                 worker, number = busy[connection]
                 if isinstance(message := worker.receive(), Written):
-                    done[number] = message
                     idle.append(worker)
                     del busy[connection]
+                    yield number, message
                 else:
                     advance(message)
-            while delivered in done:
-                yield done.pop(delivered)
-                delivered += 1
 
 
 def can_travel(value: object) -> bool:

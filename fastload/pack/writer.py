@@ -9,7 +9,7 @@ import numpy as np
 
 from fastload import _core
 from fastload.formats.extents import Field
-from fastload.formats.packed import Skipped
+from fastload.formats.manifest import Skipped
 from fastload.formats.safetensors import OFFSETS, VALUES
 from fastload.formats.shard import CRC_BLOCK_BYTES, Layout, shard_layout
 from fastload.pack.files import new_file, write_all

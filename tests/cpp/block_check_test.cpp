@@ -93,6 +93,11 @@ int main() {
     CHECK(missing == bad);
     CHECK(bad == (Indices{0, 3}));
     CHECK(indices == good);
+    data.flip(1, kHeader + 64 * 30 + 29 * 1000 + 500);
+    data.open_again(Io::kAuto, &map);
+    BlockCheck again(*data.table);
+    check_all(again, all_of(5));
+    CHECK(again.idle());  // no sample needs the other blocks
   });
 
   check::promise("no thread misses a bad block", [] {

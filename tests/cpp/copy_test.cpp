@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <numeric>
 #include <random>
 #include <stdexcept>
 #include <string>
@@ -59,6 +60,25 @@ void check_copy(const CopyKernel& kernel, Source& source, std::size_t row_bytes,
   }
 }
 
+// Runs of the given lengths, side by side from a misaligned place on.
+void check_runs(const CopyKernel& kernel, Source& source, const std::vector<std::size_t>& lengths,
+                std::size_t misalignment) {
+  const std::size_t bytes = std::accumulate(lengths.begin(), lengths.end(), std::size_t{0});
+  std::vector<std::byte> memory(bytes + 2 * kCanary, std::byte{0xA5});
+  std::byte* const out = memory.data() + kCanary / 2 + misalignment;
+  std::vector<Run> runs;
+  std::byte* at = out;
+  for (std::size_t length : lengths) {
+    runs.push_back({source.rows(1, length)[0], at, length});
+    at += length;
+  }
+  kernel.copy_runs(runs);
+  for (const Run& run : runs) CHECK(std::equal(run.from, run.from + run.bytes, run.out));
+  const auto untouched = [](std::byte byte) { return byte == std::byte{0xA5}; };
+  CHECK(std::all_of(memory.data(), out, untouched));
+  CHECK(std::all_of(at, memory.data() + memory.size(), untouched));
+}
+
 }  // namespace
 
 int main() {
@@ -80,6 +100,18 @@ int main() {
           check_copy(kernel, source, row_bytes, count, count % 64);
           check_copy(kernel, source, row_bytes, count, 0);
         }
+      }
+    });
+    promise("runs of any lengths, many and none, at every alignment", [&] {
+      std::mt19937_64 random(3);
+      for (std::size_t at = 0; at < 64; ++at) {
+        std::vector<std::size_t> lengths;
+        check_runs(kernel, source, lengths, at);
+        for (std::size_t i = 0; i < 60; ++i) {
+          lengths.push_back(random() % (i % 9 == 0 ? 70'000 : i % 4 == 0 ? 2000 : 70));
+        }
+        check_runs(kernel, source, lengths, at);
+        check_runs(kernel, source, std::vector<std::size_t>(20, 1024 + 64 * (at % 3)), at);
       }
     });
     promise("long rows around every threshold, at every alignment", [&] {

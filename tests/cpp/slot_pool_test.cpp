@@ -66,6 +66,22 @@ int exit_status_of(void (*body)()) {
 }  // namespace
 
 int main() {
+  check::promise("sizes that vary share slots: room for at most a quarter more", [] {
+    for (std::size_t bytes = 1; bytes < 1'000'000; bytes += 1 + bytes / 7) {
+      const std::size_t room = SlotPool::roomy(bytes);
+      CHECK(room >= bytes && room <= bytes + bytes / 4 + 256);
+      CHECK_EQUAL(SlotPool::roomy(room), room);
+    }
+    CHECK_EQUAL(SlotPool::roomy(0), 0);
+    Pool p;
+    p.pool->add_demand(1 << 20);
+    for (std::size_t bytes : {90'000, 97'000, 91'000, 98'304}) {
+      const Lease lease = p.pool->acquire(bytes, SlotPool::roomy(bytes));
+      CHECK_EQUAL(lease.bytes(), bytes);
+    }
+    CHECK_EQUAL(p.pool->stats().allocation_count, 1);
+  });
+
   check::promise("a slot is aligned, writable, and never leased twice at once", [] {
     Pool p;
     p.pool->add_demand(64 * kSlotCapacity);

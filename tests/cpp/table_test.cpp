@@ -43,6 +43,43 @@ int main() {
                  fits(std::int64_t{1} << 40, 8, std::int64_t{1} << 40, 0, 100));
   });
 
+  check::promise("values and bounds of a ragged column lie inside their files", [] {
+    const auto fits = [](std::int64_t rows, std::int64_t element, std::int64_t total,
+                         std::int64_t values_at, std::int64_t bounds_at) {
+      Bounds bounds{{"t", 16, 8, {0}, {bounds_at}, false, 0}, {total}};
+      one_column({rows},
+                 {"t",
+                  element,
+                  element,
+                  {0},
+                  {values_at},
+                  false,
+                  0,
+                  std::make_shared<const Bounds>(std::move(bounds))},
+                 100);
+    };
+    fits(3, 4, 10, 60, 68);
+    fits(0, 4, 1000, 100, 100);  // nothing is read from a shard without rows
+    fits(3, 0, INT64_MAX, 100, 0);
+    CHECK_THROWS(FormatError, fits(3, 4, 10, 61, 68));
+    CHECK_THROWS(FormatError, fits(3, 4, 10, 60, 69));
+    CHECK_THROWS(FormatError, fits(3, 4, 10, -1, 68));
+    CHECK_THROWS(FormatError, fits(3, 4, 10, 60, -1));
+    CHECK_THROWS(std::invalid_argument, fits(3, 4, -1, 60, 68));
+    CHECK_THROWS(std::overflow_error, fits(3, 4, INT64_MAX / 2, 60, 68));
+    CHECK_THROWS(std::overflow_error, fits(INT64_MAX / 4, 4, 1, 60, 68));
+  });
+
+  check::promise("only whole numbers are converted", [] {
+    const auto build = [](std::int64_t row_bytes, Stored stored, bool boolean) {
+      one_column({2}, {"x", row_bytes, row_bytes, {0}, {0}, boolean, 0, nullptr, stored}, 100);
+    };
+    build(6, Stored::u16, false);
+    CHECK_THROWS(std::invalid_argument, build(5, Stored::u16, false));
+    CHECK_THROWS(std::invalid_argument, build(6, Stored::i32, false));
+    CHECK_THROWS(std::invalid_argument, build(6, Stored::u8, true));
+  });
+
   check::promise("groups must have equally many samples", [] {
     const std::vector<std::int64_t> ten{4, 6}, nine{9};
     const Indices map(10, 0);

@@ -5,17 +5,18 @@ from __future__ import annotations
 import abc
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from fastload.formats.arrays import is_tensor, number_field, tensor_array
-from fastload.formats.extents import Field
+from fastload.formats.extents import Field, Int64Array
 from fastload.pack.sources.base import (
     Advance,
     AnyColumn,
     Array,
+    Collector,
     Part,
     Ragged,
     RaggedBuilder,
@@ -48,6 +49,21 @@ class Column(abc.ABC):
     def read(self, start: int, stop: int) -> AnyColumn:
         """The samples [start, stop), of the field's storage dtype in native order."""
 
+    def take(self, indices: Int64Array) -> AnyColumn:
+        """The samples at `indices`."""
+        taken = Collector(self.field, len(indices))
+        for index in indices.tolist():
+            taken.add(self.read(index, index + 1))
+        return taken.finish()
+
+    def loaded(self) -> Column:
+        """The column, or the whole of it in memory where it can only be read in order."""
+        return self
+
+    def paths(self) -> Sequence[str]:
+        """The files that are read."""
+        return ()
+
     def streamed(self, start: int, stop: int) -> AnyColumn | Streamed:
         """The samples [start, stop), read while they are written where that is possible."""
         return self.read(start, stop)
@@ -71,6 +87,10 @@ class ArrayColumn(Column):
         """A view where the array is native and contiguous."""
         return stored(self.array[start:stop], self.field)
 
+    def take(self, indices: Int64Array) -> Array:
+        """A copy of the samples."""
+        return stored(self.array[indices], self.field)
+
     def describe(self) -> Any:
         """Nothing: memory has no name."""
         return None
@@ -85,8 +105,12 @@ class ListColumn(Column):
 
     def read(self, start: int, stop: int) -> Ragged:
         """Copies the samples."""
+        return self.take(np.arange(start, stop))
+
+    def take(self, indices: Int64Array) -> Ragged:
+        """Copies the samples."""
         builder = RaggedBuilder(self.field)
-        for index in range(start, stop):
+        for index in indices.tolist():
             leaf = read_leaf(self.values[index], self.field.name, index)
             builder.append(fit(leaf, self.field, index))
         return builder.finish()
@@ -121,6 +145,20 @@ class ColumnsPart(Part):
         return columns
 
 
+@dataclass(frozen=True)
+class TakenColumnsPart(Part):
+    """Samples from here and there, of all columns."""
+
+    columns: tuple[Column, ...]
+    indices: Int64Array
+
+    def read(self, advance: Advance) -> Rows:
+        """Reads the samples of each column."""
+        columns = [column.take(self.indices) for column in self.columns]
+        advance(len(self.indices))
+        return Rows(columns)
+
+
 @dataclass(frozen=True, kw_only=True)
 class ColumnsSource(Source):
     """Columns of equally many samples."""
@@ -131,6 +169,22 @@ class ColumnsSource(Source):
     def part(self, start: int, stop: int) -> ColumnsPart:
         """The samples [start, stop)."""
         return ColumnsPart(self.columns, start, stop)
+
+    def take(self, indices: Int64Array) -> TakenColumnsPart:
+        """The samples at `indices`."""
+        return TakenColumnsPart(self.columns, indices)
+
+    def is_copied(self) -> bool:
+        """Nearly always."""
+        return True
+
+    def random_access(self) -> ColumnsSource:
+        """The same columns, those of streams loaded."""
+        return replace(self, columns=tuple(column.loaded() for column in self.columns))
+
+    def paths(self) -> Sequence[str]:
+        """The files that the columns are read from."""
+        return list(dict.fromkeys(path for column in self.columns for path in column.paths()))
 
     def inputs(self) -> Any:
         """What each column says of itself."""

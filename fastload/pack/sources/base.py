@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from fastload.errors import FormatError
 from fastload.formats.extents import Field, Int64Array
-from fastload.formats.packed import Skipped
+from fastload.formats.manifest import Skipped
 from fastload.structure import Structure
 
 _PROBES = 64
@@ -53,10 +53,12 @@ class Ragged:
 
     def take(self, rows: Int64Array) -> Ragged:
         """The samples at `rows`, in that order."""
+        # Sample by sample: an index of the elements would be larger than they are.
+        starts, ends = self.offsets[rows].tolist(), self.offsets[rows + 1].tolist()
+        pieces = [self.values[start:end] for start, end in zip(starts, ends, strict=True)]
         lengths = np.diff(self.offsets)[rows]
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-        elements = np.arange(offsets[-1]) + np.repeat(self.offsets[rows] - offsets[:-1], lengths)
-        return Ragged(self.values[elements], offsets)
+        return Ragged(np.concatenate([self.values[:0], *pieces]), offsets)
 
     @staticmethod
     def concatenate(parts: Sequence[Ragged]) -> Ragged:
@@ -113,10 +115,12 @@ class Rows:
         columns: For each field an array (samples, *shape) of its storage dtype, in native order,
             or what is `Ragged`; those of bool fields may hold other bytes than 0 and 1.
         skipped: What was left out of the part.
+        places: Where that was among the samples of the part.
     """
 
     columns: Sequence[AnyColumn]
     skipped: tuple[Skipped, ...] = ()
+    places: tuple[int, ...] = ()
 
 
 class Part(abc.ABC):
@@ -168,6 +172,23 @@ class Source(abc.ABC):
     def part(self, start: int, stop: int) -> Part:
         """The samples [start, stop)."""
 
+    def take(self, indices: Int64Array) -> Part:
+        """The samples at `indices`, in that order."""
+        parts = tuple(self.part(index, index + 1) for index in indices.tolist())
+        return TakenPart(self.fields, parts)
+
+    def random_access(self) -> Source:
+        """The same samples, where `take` does not read a stream again and again."""
+        return self
+
+    def is_copied(self) -> bool:
+        """Whether bytes are copied as they are, which one process can do as fast as a disk."""
+        return False
+
+    def paths(self) -> Sequence[str]:
+        """The files that are read."""
+        return ()
+
     @abc.abstractmethod
     def inputs(self) -> Any:
         """Names and sizes of what is read, in JSON's types; no folders, no times."""
@@ -178,6 +199,53 @@ class Source(abc.ABC):
 
     def close(self) -> None:  # noqa: B027
         """Closes what is open."""
+
+
+@dataclass(frozen=True)
+class TakenPart(Part):
+    """Samples from here and there: a part for each."""
+
+    fields: tuple[Field, ...]
+    parts: tuple[Part, ...]
+
+    def read(self, advance: Advance) -> Rows:
+        """Reads the samples one by one."""
+        columns = [Collector(field, len(self.parts)) for field in self.fields]
+        skipped: list[Skipped] = []
+        places: list[int] = []
+        for place, part in enumerate(self.parts):
+            rows = part.read(advance)
+            for column, piece in zip(columns, rows.columns, strict=True):
+                column.add(piece)
+            skipped += rows.skipped
+            places += [place] * len(rows.places)
+        return Rows([column.finish() for column in columns], tuple(skipped), tuple(places))
+
+
+class Collector:
+    """Puts the columns of several parts together.
+
+    Args:
+        of: The field.
+        most: Samples for which memory is taken.
+    """
+
+    def __init__(self, of: Field, most: int) -> None:
+        self._array = np.empty((0 if of.ragged else most, *of.shape), of.storage)
+        self._ragged = [Ragged(self._array[:0], np.zeros(1, np.int64))] if of.ragged else []
+        self._row = 0
+
+    def add(self, piece: AnyColumn) -> None:
+        """Adds samples."""
+        if isinstance(piece, Ragged):
+            self._ragged.append(piece)
+        else:
+            self._array[self._row : self._row + len(piece)] = piece
+            self._row += len(piece)
+
+    def finish(self) -> AnyColumn:
+        """All samples."""
+        return Ragged.concatenate(self._ragged) if self._ragged else self._array[: self._row]
 
 
 @dataclass(frozen=True)
@@ -215,7 +283,10 @@ def read_pieces(path: str, offset: int, size_bytes: int) -> Iterator[memoryview]
     buffer = memoryview(bytearray(min(size_bytes, _PIECE_BYTES)))
     with open(path, "rb", buffering=0) as file:
         while size_bytes:
-            count = os.preadv(file.fileno(), [buffer[:size_bytes]], offset)
+            try:
+                count = os.preadv(file.fileno(), [buffer[:size_bytes]], offset)
+            except OSError as error:
+                raise OSError(error.errno, error.strerror, path) from error
             if count == 0:
                 raise FormatError(f"{path}: truncated while it was read, at byte {offset}")
             yield buffer[:count]
@@ -229,12 +300,27 @@ def read_array(path: str, offset: int, dtype: np.dtype[Any], shape: Sequence[int
         FormatError: the file ends before the array does.
         OSError: it cannot be read.
     """
-    made = np.empty(shape, dtype)
-    view = memoryview(made.reshape(-1).view(np.uint8).data)
+    made: Array = read_rows(path, np.array([offset]), dtype, shape)[0]
+    return made
+
+
+def read_rows(path: str, offsets: Int64Array, dtype: np.dtype[Any], shape: Sequence[int]) -> Array:
+    """Reads an array of `shape` from each of the offsets of a file.
+
+    Raises:
+        FormatError: the file ends before one of the arrays does.
+        OSError: it cannot be read.
+    """
+    made = np.empty((len(offsets), *shape), dtype)
+    if made.size == 0:
+        return made
+    rows = made.reshape(len(offsets), -1).view(np.uint8)
     with open(path, "rb", buffering=0) as file:
-        while view:
-            count = os.preadv(file.fileno(), [view], offset)
-            if count == 0:
-                raise FormatError(f"{path}: truncated while it was read, at byte {offset}")
-            view, offset = view[count:], offset + count
+        for row, offset in zip(rows, offsets.tolist(), strict=True):
+            view = memoryview(row.data)
+            while view:
+                count = os.preadv(file.fileno(), [view], offset)
+                if count == 0:
+                    raise FormatError(f"{path}: truncated while it was read, at byte {offset}")
+                view, offset = view[count:], offset + count
     return made

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from fastload.errors import FormatError
-from fastload.formats.extents import Field
+from fastload.formats.extents import Field, Int64Array
 from fastload.formats.files import AnyPath, absolute
-from fastload.formats.packed import Skipped
+from fastload.formats.manifest import Skipped
 from fastload.pack.sources.base import (
     Advance,
     Array,
@@ -72,11 +72,11 @@ class ImagesPart(Part):
             (0 if self.image.ragged else len(self.items), *self.image.shape), np.uint8
         )
         labels = np.empty(len(self.items), np.int64)
-        skipped = []
+        skipped, places = [], []
         row = 0
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow's, about odd metadata
-            for path, label in self.items:
+            for place, (path, label) in enumerate(self.items):
                 try:
                     if self.image.ragged:
                         encoded.append(_checked(self.root, path))
@@ -86,12 +86,13 @@ class ImagesPart(Part):
                     if self.strict:
                         raise FormatError(f"{self.root}/{path}: {error}") from error
                     skipped.append(Skipped(path, str(error)))
+                    places.append(place)
                 else:
                     labels[row] = label
                     row += 1
                 advance(1)
         images = encoded.finish() if self.image.ragged else pixels[:row]
-        return Rows((images, labels[:row]), tuple(skipped))
+        return Rows((images, labels[:row]), tuple(skipped), tuple(places))
 
     def _decode(self, path: str) -> Array:
         height, width, _ = self.image.shape
@@ -118,8 +119,18 @@ class ImagesSource(Source):
 
     def part(self, start: int, stop: int) -> ImagesPart:
         """The images [start, stop)."""
-        image = self.fields[0]
-        return ImagesPart(self.root, self.items[start:stop], image, self.first, self.strict)
+        return self._part(self.items[start:stop])
+
+    def take(self, indices: Int64Array) -> ImagesPart:
+        """The images at `indices`."""
+        return self._part(tuple(self.items[index] for index in indices.tolist()))
+
+    def _part(self, items: tuple[Item, ...]) -> ImagesPart:
+        return ImagesPart(self.root, items, self.fields[0], self.first, self.strict)
+
+    def paths(self) -> list[str]:
+        """All images."""
+        return [f"{self.root}/{path}" for path, _ in self.items]
 
     def inputs(self) -> Any:
         """A hash of the images' paths below the root."""

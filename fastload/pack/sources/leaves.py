@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from fastload.formats.arrays import is_tensor, number_field, tensor_array
+from fastload.formats.arrays import is_tensor, number_kind, tensor_array
 from fastload.formats.extents import Field
 from fastload.formats.fields import BYTE_STRINGS, TEXT
-from fastload.pack.sources.base import Array, stored
+from fastload.pack.sources.base import Array
 
 _SCALARS = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
 _IMAGE_MODES = ("L", "RGB", "RGBA")
@@ -67,11 +67,16 @@ def read_leaf(value: Any, name: str, index: int) -> Leaf:
     if type(value) is list:
         return _read_list(value, name, index)
     array, dtype = _array(value, name, index)
-    try:
-        field = number_field(name, array.dtype, array.shape)
-    except TypeError as error:
-        raise TypeError(f"sample {index}: {error}") from error
-    return Leaf(stored(array, field), dtype or field.dtype, field.logical)
+    kind = number_kind(array.dtype)
+    if kind is None:
+        raise TypeError(
+            f"sample {index}: field {name!r}: dtype {array.dtype.str!r} cannot be packed; plain "
+            "numbers, and dates with a unit, can"
+        )
+    array = np.asarray(array, array.dtype.newbyteorder("="), order="C")
+    if kind[1] is not None:
+        array = array.view(np.int64)
+    return Leaf(array, dtype or kind[0], kind[1])
 
 
 def _read_list(value: list[Any], name: str, index: int) -> Leaf:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import functools
 import importlib
 import operator
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from fastload.formats.extents import Int64Array
 from fastload.pack.sources.base import Advance, Part, RaggedBuilder, Rows, Source, probed
 from fastload.pack.sources.leaves import Leaf, field_of_leaves, fit, mean_bytes, read_leaf
 from fastload.structure import Structure, is_leaf, leaf_names, map_leaves, rebuild
@@ -51,23 +54,21 @@ def _load(name: str) -> Any:
 
 @dataclass(frozen=True)
 class SamplesPart(Part):
-    """The samples [start, stop) of a dataset."""
+    """The samples of a dataset at some indices."""
 
     source: SamplesSource
-    start: int
-    stop: int
+    indices: Sequence[int]
 
     def read(self, advance: Advance) -> Rows:
         """Reads the samples one by one, each checked against the schema."""
         source = self.source
         dataset = source.handle.load()
-        count = self.stop - self.start
+        count = len(self.indices)
         columns = [
             RaggedBuilder(field) if field.ragged else np.empty((count, *field.shape), field.storage)
             for field in source.fields
         ]
-        for row in range(count):
-            index = self.start + row
+        for row, index in enumerate(self.indices):
             leaves = _leaves(source.structure, _sample(dataset, index), f"sample {index}")
             for column, field, leaf in zip(columns, source.fields, leaves, strict=True):
                 content = fit(read_leaf(leaf, field.name, index), field, index)
@@ -87,7 +88,19 @@ class SamplesSource(Source):
 
     def part(self, start: int, stop: int) -> SamplesPart:
         """The samples [start, stop)."""
-        return SamplesPart(self, start, stop)
+        return SamplesPart(self, range(start, stop))
+
+    def take(self, indices: Int64Array) -> SamplesPart:
+        """The samples at `indices`."""
+        return SamplesPart(self, indices.tolist())
+
+    def paths(self) -> Sequence[str]:
+        """The file that defines a dataset that was given by name."""
+        if self.handle.name is None:
+            return ()
+        module = sys.modules[self.handle.name.partition(":")[0]]
+        file = getattr(module, "__file__", None)
+        return () if file is None else (str(file),)
 
     def inputs(self) -> Any:
         """The name of a dataset that was given by name."""

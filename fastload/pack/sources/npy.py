@@ -19,10 +19,10 @@ import numpy as np
 from fastload.errors import FormatError
 from fastload.formats import npy
 from fastload.formats.arrays import number_field
-from fastload.formats.extents import FileSource
+from fastload.formats.extents import FileSource, Int64Array
 from fastload.formats.files import AnyPath, absolute, file_source, with_suffix
 from fastload.pack.sources.arrays import ArrayColumn, Column, ColumnsSource, columns_source
-from fastload.pack.sources.base import Array, Streamed, read_array, read_pieces, stored
+from fastload.pack.sources.base import Array, Streamed, read_array, read_pieces, read_rows, stored
 from fastload.structure import BARE_NAME
 
 _START_BYTES = 16 << 10  # more than the longest header that is accepted
@@ -64,6 +64,28 @@ class NpyColumn(Column):
             last = min(stop, ends[number])
             yield number, start - first, last - first
             start, number = last, number + 1
+
+    def take(self, indices: Int64Array) -> Array:
+        """Reads the samples one by one, file after file."""
+        ends = np.cumsum([header.shape[0] for header in self.headers])
+        numbers = np.searchsorted(ends, indices, "right")
+        taken = np.empty((len(indices), *self.field.shape), self.field.storage)
+        for number in np.unique(numbers).tolist():
+            header, rows = self.headers[number], np.flatnonzero(numbers == number)
+            own = indices[rows] - (ends[number] - header.shape[0])
+            if header.fortran:
+                for row, index in zip(rows.tolist(), own.tolist(), strict=True):
+                    taken[row] = stored(self._read(number, index, index + 1), self.field)[0]
+            else:
+                offsets = header.data_offset + own * self.field.row_bytes
+                path = self.files[number].path
+                piece = read_rows(path, offsets, header.dtype, self.field.shape)
+                taken[rows] = stored(piece, self.field)
+        return taken
+
+    def paths(self) -> list[str]:
+        """The files."""
+        return [file.path for file in self.files]
 
     def _read(self, number: int, start: int, stop: int) -> Array:
         path, header = self.files[number].path, self.headers[number]
@@ -110,16 +132,20 @@ def open_npy(paths: AnyPath | Sequence[AnyPath]) -> ColumnsSource:
 
 @dataclass(frozen=True)
 class ArchiveColumn(Column):
-    """An array of an archive, read from its start to its end."""
+    """An array of an archive, best read from its start to its end."""
 
     path: str
     dtype: np.dtype[Any]
+    data_offset: int
     stream: IO[bytes]
 
     def read(self, start: int, stop: int) -> Array:
-        """Reads on from where the last range ended, which must be `start`."""
+        """Reads on, if `start` is where the last range ended; else from the array's start."""
         size = (stop - start) * self.field.row_bytes
+        offset = self.data_offset + start * self.field.row_bytes
         try:
+            if self.stream.tell() != offset:
+                self.stream.seek(offset)
             data = self.stream.read(size)
         except (zipfile.BadZipFile, zlib.error, EOFError) as error:
             raise FormatError(f"{self.path}: array {self.field.name!r}: {error}") from error
@@ -127,6 +153,14 @@ class ArchiveColumn(Column):
             raise FormatError(f"{self.path}: array {self.field.name!r} is truncated")
         array = np.frombuffer(data, self.dtype).reshape(stop - start, *self.field.shape)
         return stored(array, self.field)
+
+    def loaded(self) -> Column:
+        """The whole array, in memory."""
+        return ArrayColumn(self.field, self.rows, self.read(0, self.rows))
+
+    def paths(self) -> list[str]:
+        """The archive."""
+        return [self.path]
 
     def describe(self) -> Any:
         """The array's name; its size follows from the schema."""
@@ -174,10 +208,9 @@ def _member(
         if header.fortran:
             array = np.load(io.BytesIO(stream.read()), allow_pickle=False)
             return ArrayColumn(field, len(array), array)
-        stream.read(header.data_offset)
     except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError) as error:
         raise FormatError(f"{where}: {error}") from error
-    return ArchiveColumn(field, header.shape[0], path, header.dtype, stream)
+    return ArchiveColumn(field, header.shape[0], path, header.dtype, header.data_offset, stream)
 
 
 @dataclass(frozen=True)

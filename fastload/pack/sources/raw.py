@@ -9,9 +9,18 @@ from typing import Any
 import numpy as np
 
 from fastload.formats import raw
+from fastload.formats.extents import Int64Array
 from fastload.formats.files import AnyPath, absolute
 from fastload.pack.sources.arrays import Column, ColumnsSource, columns_source
-from fastload.pack.sources.base import Array, Options, Streamed, read_array, read_pieces, stored
+from fastload.pack.sources.base import (
+    Array,
+    Options,
+    Streamed,
+    read_array,
+    read_pieces,
+    read_rows,
+    stored,
+)
 
 
 @dataclass(frozen=True)
@@ -23,10 +32,22 @@ class RawColumn(Column):
 
     def read(self, start: int, stop: int) -> Array:
         """Reads the samples; big-endian numbers are turned around."""
-        dtype = self.field.storage.newbyteorder(">" if self.big_endian else "=")
         shape = (stop - start, *self.field.shape)
-        array = read_array(self.path, start * self.field.row_bytes, dtype, shape)
+        array = read_array(self.path, start * self.field.row_bytes, self._dtype, shape)
         return stored(array, self.field)
+
+    def take(self, indices: Int64Array) -> Array:
+        """Reads the samples one by one."""
+        offsets = indices * self.field.row_bytes
+        return stored(read_rows(self.path, offsets, self._dtype, self.field.shape), self.field)
+
+    @property
+    def _dtype(self) -> np.dtype[Any]:
+        return self.field.storage.newbyteorder(">" if self.big_endian else "=")
+
+    def paths(self) -> list[str]:
+        """The file."""
+        return [self.path]
 
     def streamed(self, start: int, stop: int) -> Array | Streamed:
         """The bytes as they are in the file, if they are as they shall be stored."""

@@ -1,0 +1,96 @@
+"""The command `fastload`.
+
+Exit codes: 0 done; 1 failed, with one line that says why; 2 wrong usage; 3 packed, but some inputs
+were left out; 130 broken off by Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Any
+
+from fastload.cli.text import complain, explained
+
+INTERRUPTED = 130
+
+Run = Callable[[argparse.Namespace], int]
+
+# For each command the module with its arguments, imported when it is called, and its help.
+_COMMANDS = {
+    "pack": ("fastload.cli.pack", "convert a dataset into shards, once"),
+    "info": ("fastload.cli.info", "show what a dataset holds"),
+    "head": ("fastload.cli.head", "show the first samples of a dataset"),
+    "append": ("fastload.cli.append", "add samples to a packed dataset"),
+    "add-column": ("fastload.cli.add_column", "add fields to the samples of a packed dataset"),
+    "merge": ("fastload.cli.merge", "make one packed dataset of several, without copying"),
+    "export": ("fastload.cli.export", "write a dataset as .npy, tar or Parquet files"),
+    "verify": ("fastload.verify", "look for damage in a dataset"),
+    "bench": (
+        "fastload.bench",
+        "measure how fast a dataset loads, beside the machine's limit and DataLoader",
+    ),
+    "demo": ("fastload.demo", "tell the whole story on real data, in two minutes"),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command line and returns its exit code.
+
+    Args:
+        arguments: Without the program's name; None takes those of the process.
+
+    Raises:
+        SystemExit: help was asked for, or the usage is wrong.
+
+    Example:
+        >>> main(["info", "data/train"])  # doctest: +SKIP
+        0
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    parser, run = _parser(next((word for word in words if not word.startswith("-")), ""))
+    parsed = parser.parse_args(words)
+    parsed.words = words
+    try:
+        return run(parsed)
+    except KeyboardInterrupt:
+        return complain("interrupted", INTERRUPTED)
+    except (
+        OSError,
+        ValueError,
+        TypeError,
+        LookupError,
+        AttributeError,
+        ImportError,
+        RuntimeError,
+        MemoryError,
+    ) as error:
+        return complain(explained(error), 1)
+
+
+def _parser(command: str) -> tuple[argparse.ArgumentParser, Run]:
+    """The parser with the arguments of one command; the others would import what they need."""
+    parser = argparse.ArgumentParser(
+        prog="fastload", description="A data loading engine for PyTorch."
+    )
+    parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
+    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    parsers = {
+        name: subparsers.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+        for name, (_, text) in _COMMANDS.items()
+    }
+    if command not in parsers:
+        return parser, lambda _: 2
+    module = import_module(_COMMANDS[command][0])
+    module.add_arguments(parsers[command])
+    return parser, module.run
+
+
+class _Version(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        from fastload import _core
+
+        sys.stdout.write(f"fastload {_core.__version__}\n")
+        parser.exit()

@@ -1,0 +1,24 @@
+"""The command `fastload append`."""
+
+from __future__ import annotations
+
+import argparse
+
+from fastload.cli import arguments as shared
+from fastload.cli.writing import write
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the command's arguments."""
+    shared.add_source(parser)
+    parser.add_argument("dataset", metavar="DATASET", help="the packed folder that grows")
+    shared.add_selection(parser)
+    shared.add_writing(parser)
+    parser.add_argument("--split", metavar="NAME", help="the split that the new samples are in")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Appends; returns the exit code."""
+    from fastload.pack.grow import append
+
+    return write("now", arguments, arguments.dataset, append)

@@ -1,0 +1,111 @@
+"""Arguments that several commands take."""
+
+from __future__ import annotations
+
+import argparse
+import re
+
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+
+
+def add_source(parser: argparse.ArgumentParser, *, name: str = "source") -> None:
+    """An input, and how it is read."""
+    add = parser.add_argument
+    add(
+        name,
+        metavar="SRC",
+        help="a folder of class folders of images, a .npy file or a folder of them, an .npz file, "
+        "a raw file, or a map-style dataset as module:object",
+    )
+    add_reading(parser)
+
+
+def add_reading(parser: argparse.ArgumentParser) -> None:
+    """How an input is read."""
+    add = parser.add_argument
+    add("--kind", help="imagefolder, npy, npz, raw or dataset (default: found out)")
+    add(
+        "--resize",
+        type=_image_size,
+        metavar="HxW",
+        help="height and width for all images, one number for both; the aspect ratio is not kept",
+    )
+    add("--encoded", action="store_true", help="keep images as the bytes of their files")
+    add("--allow-empty", action="store_true", help="keep classes without images")
+    add("--strict", action="store_true", help="stop at the first bad image")
+    add("--dtype", help="of a raw file, such as uint16; '>i4' is big-endian")
+    add("--shape", type=shape, metavar="N,...", help="of a sample in a raw file: 3,32,32")
+
+
+def add_selection(parser: argparse.ArgumentParser) -> None:
+    """What is taken of an input."""
+    add = parser.add_argument
+    add("--fields", type=_names, metavar="A,B", help="keep these fields only")
+    add(
+        "--cast",
+        type=_pairs,
+        metavar="X=DTYPE,...",
+        help="change dtypes, such as x=bf16; integers must fit",
+    )
+    add("--shuffle", type=int, metavar="SEED", help="write the samples in a random order")
+    add("--limit", type=int, metavar="N", help="write N samples only, from the start or shuffled")
+
+
+def add_writing(parser: argparse.ArgumentParser) -> None:
+    """How shards are written."""
+    add = parser.add_argument
+    add("--shard-size", type=_size, metavar="SIZE", help="such as 64MiB (default: 256MiB)")
+    add("--workers", type=int, metavar="N", help="processes (default: one per CPU core)")
+    add("--resume", action="store_true", help="continue what was broken off")
+
+
+def add_splits(parser: argparse.ArgumentParser) -> None:
+    """Fractions of the rows."""
+    parser.add_argument(
+        "--split",
+        type=_pairs,
+        metavar="NAME=X,...",
+        help="name parts of the rows, such as train=0.9,val=0.1",
+    )
+
+
+def given(arguments: argparse.Namespace) -> dict[str, object]:
+    """The arguments that were given, by name."""
+    options = {key: value for key, value in vars(arguments).items() if value is not None}
+    del options["command"], options["words"]
+    return options
+
+
+def shape(text: str) -> tuple[int, ...]:
+    """The shape of a sample: 3,32,32."""
+    if not re.fullmatch(r"[\d,\s]*", text):
+        raise argparse.ArgumentTypeError(f"a shape such as 3,32,32 is needed, not {text!r}")
+    return tuple(int(part) for part in text.split(",") if part.strip())
+
+
+def _image_size(text: str) -> tuple[int, int]:
+    found = re.fullmatch(r"(\d+)(?:x(\d+))?", text.lower())
+    if found is None or "0" in found.groups():
+        raise argparse.ArgumentTypeError(f"a size such as 224x224 is needed, not {text!r}")
+    return int(found[1]), int(found[2] or found[1])
+
+
+def _size(text: str) -> int:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg]?)(?:ib|b)?", text.strip().lower())
+    if found is None:
+        raise argparse.ArgumentTypeError(f"a size such as 64MiB is needed, not {text!r}")
+    return int(float(found[1]) * _UNITS[found[2]])
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _pairs(text: str) -> dict[str, str]:
+    pairs = [part.rpartition("=") for part in _names(text)]
+    for name, sign, value in pairs:
+        if not name or not sign or not value:
+            raise argparse.ArgumentTypeError(f"pairs such as a=b,c=d are needed, not {text!r}")
+    if len({name for name, _, _ in pairs}) < len(pairs):
+        raise argparse.ArgumentTypeError(f"a name appears twice in {text!r}")
+    return {name.strip(): value.strip() for name, _, value in pairs}

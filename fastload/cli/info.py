@@ -1,0 +1,148 @@
+"""The command `fastload info`."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from fastload.cli.arguments import shape
+from fastload.cli.text import count, printable, readable
+
+_LONGEST_LIST = 30  # of classes and of skipped files
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the command's arguments."""
+    parser.add_argument("path", metavar="PATH", help="anything that FastLoader reads")
+    parser.add_argument("--dtype", help="of a raw file, such as uint16")
+    parser.add_argument("--shape", type=shape, metavar="N,...", help="of a sample in a raw file")
+    parser.add_argument("--json", action="store_true", help="print all of it as JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints what the dataset holds; returns the exit code."""
+    facts = describe(arguments.path, dtype=arguments.dtype, shape=arguments.shape)
+    if arguments.json:
+        sys.stdout.write(json.dumps(facts, indent=1) + "\n")
+    else:
+        _show(facts)
+    return 0
+
+
+def describe(path: str, *, dtype: Any = None, shape: Any = None) -> dict[str, Any]:
+    """What `fastload info --json` prints: a dataset in JSON's types.
+
+    Args:
+        path: Anything that is read in place.
+        dtype: Of a raw file.
+        shape: Of a sample in a raw file.
+    """
+    from fastload.formats import is_packed, open_extents, packed
+    from fastload.formats.fields import schema
+    from fastload.formats.files import absolute
+    from fastload.structure import to_json
+
+    manifest = packed.read_manifest(path) if is_packed(path) else None
+    extents = open_extents(path, dtype=dtype, shape=shape)
+    sources = {str(source): source for column in extents.columns for source in column.sources}
+    facts: dict[str, Any] = {
+        "path": absolute(path),
+        "rows": extents.rows,
+        "shards": len(extents.groups[0].shard_rows),
+        "bytes": sum(source.size_bytes for source in sources.values()),
+        "fields": [
+            {**entry, "bytes": field.row_bytes}
+            for entry, field in zip(schema(extents.fields), extents.fields, strict=True)
+        ],
+        "structure": to_json(extents.structure),
+        "fingerprint": extents.fingerprint(),
+        "packed": manifest is not None,
+    }
+    if manifest is not None:
+        facts["generation"] = manifest.generation
+        facts["older generations"] = _older(absolute(path), manifest.generation)
+        facts["groups"] = {
+            group.name: {"fields": [f.name for f in group.fields], "shards": len(group.rows)}
+            for group in manifest.groups
+        }
+        facts["splits"] = manifest.splits
+        facts["source"] = manifest.source
+        facts["classes"] = {
+            name: dict(zip(classes.names, classes.counts, strict=True))
+            for name, classes in manifest.class_fields.items()
+        }
+        facts["skipped"] = {skipped.path: skipped.reason for skipped in manifest.skipped}
+    return facts
+
+
+def _older(folder: str, generation: int) -> dict[str, int]:
+    """The rows of the earlier generations whose manifests are there, by file name."""
+    from fastload.formats.packed import old_manifest
+
+    rows = {}
+    for name in map(old_manifest, range(1, generation)):
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            with open(os.path.join(folder, name), "rb") as file:
+                rows[name] = int(json.load(file)["rows"])
+    return rows
+
+
+def _show(facts: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(soft_wrap=True, markup=False, highlight=False)
+    kind = f"packed from {facts['source']['kind']}" if facts["packed"] else "read in place"
+    console.print(printable(facts["path"]))
+    console.print(
+        f"{count(facts['rows'], 'row')} in {count(facts['shards'], 'shard')}, "
+        f"{readable(facts['bytes'])}, {kind}"
+    )
+    table = Table("field", "dtype", "shape", "bytes")
+    for field in facts["fields"]:
+        name = Text(printable(field["name"]))
+        dtype = Text(field.get("logical") or field["dtype"])
+        table.add_row(name, dtype, _shape(field), f"{field['bytes']:,}")
+    console.print(table)
+    for line in _life(facts):
+        console.print(printable(line))
+    for field_name, classes in facts.get("classes", {}).items():
+        table = Table("class", field_name, "rows")
+        for number, (name, rows) in enumerate(list(classes.items())[:_LONGEST_LIST]):
+            table.add_row(Text(printable(name)), str(number), f"{rows:,}")
+        console.print(table)
+        _show_rest(console, len(classes), "class", "classes")
+    skipped = list(facts.get("skipped", {}).items())
+    for path, reason in skipped[:_LONGEST_LIST]:
+        console.print(printable(f"skipped {path}: {reason}"))
+    _show_rest(console, len(skipped), "skipped file", "skipped files")
+
+
+def _shape(field: dict[str, Any]) -> str:
+    ragged = ["any"] if field["kind"] == "ragged" else []
+    return " x ".join(map(str, [*ragged, *field["shape"]])) or "number"
+
+
+def _life(facts: dict[str, Any]) -> Iterator[str]:
+    """What has become of a dataset since it was packed, and its parts."""
+    for name, (start, stop) in facts.get("splits", {}).items():
+        yield f"split {name}: {count(stop - start, 'row')} from {start:,} on"
+    groups = facts.get("groups", {})
+    for name, group in groups.items() if len(groups) > 1 else ():
+        fields = ", ".join(group["fields"])
+        yield f"column group {name}: {fields}; {count(group['shards'], 'shard')}"
+    if facts.get("generation", 1) > 1:
+        yield f"generation {facts['generation']}"
+    for name, rows in facts.get("older generations", {}).items():
+        yield f"an older one is {name}: {count(rows, 'row')}"
+
+
+def _show_rest(console: Any, length: int, one: str, many: str) -> None:
+    if length > _LONGEST_LIST:
+        console.print(f"and {count(length - _LONGEST_LIST, one, many)} more, with --json")

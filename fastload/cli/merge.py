@@ -1,0 +1,25 @@
+"""The command `fastload merge`."""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+from fastload.cli.writing import tell
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the command's arguments."""
+    add = parser.add_argument
+    add("out", metavar="OUT", help="the folder to write")
+    add("inputs", metavar="IN", nargs="+", help="packed datasets with the same fields")
+    add("--overwrite", action="store_true", help="replace the packed dataset in OUT")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Merges; returns the exit code."""
+    from fastload.pack.merge import merge
+
+    start = time.monotonic()
+    report = merge(arguments.out, arguments.inputs, overwrite=arguments.overwrite)
+    return tell("merged", report, max(time.monotonic() - start, 1e-3))

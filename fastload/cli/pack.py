@@ -1,0 +1,58 @@
+"""The command `fastload pack`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+from typing import TYPE_CHECKING, Any
+
+from fastload.cli import arguments as shared
+from fastload.cli.text import count, printable, readable
+from fastload.cli.writing import console, write
+
+if TYPE_CHECKING:
+    from fastload.pack import PackReport
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the command's arguments."""
+    shared.add_source(parser)
+    parser.add_argument("out", metavar="OUT", help="the folder to write")
+    shared.add_selection(parser)
+    shared.add_splits(parser)
+    shared.add_writing(parser)
+    add = parser.add_argument
+    add("--overwrite", action="store_true", help="replace the packed dataset in OUT")
+    add("--dry-run", action="store_true", help="write nothing; tell what would be written")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Packs; returns the exit code."""
+    from fastload.pack import pack
+
+    if arguments.dry_run:
+        options: dict[str, Any] = shared.given(arguments)
+        return _show(pack(**options))
+    return write("packed", arguments, arguments.out, pack)
+
+
+def _show(report: PackReport) -> int:
+    screen = console()
+    for notice in report.notices:
+        screen.print(printable(notice))
+    for field in report.fields:
+        screen.print(printable(f"{field.name}: {field}"))
+    for name, (start, stop) in report.splits.items():
+        screen.print(printable(f"split {name}: {count(stop - start, 'row')} from {start:,} on"))
+    folder = report.path
+    while not os.path.isdir(folder):
+        folder = os.path.dirname(folder)
+    free = shutil.disk_usage(folder).free
+    screen.print(
+        f"would write {count(report.rows, 'row')} into {count(report.shards, 'shard')}, "
+        f"{readable(report.bytes)}; {readable(free)} are free"
+    )
+    if report.bytes > free:
+        screen.print("that is not enough room")
+    return 0

@@ -1,0 +1,84 @@
+"""Runs what writes a dataset: progress, the summary, and how to go on after a break."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from fastload.cli.arguments import given
+from fastload.cli.text import complain, count, explained, printable, readable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from fastload.pack import PackReport
+
+SKIPPED = 3
+INTERRUPTED = 130
+
+
+def console() -> Console:
+    """Where people are told: stderr, nothing interpreted."""
+    from rich.console import Console
+
+    return Console(stderr=True, soft_wrap=True, markup=False, highlight=False)
+
+
+def write(
+    verb: str, arguments: argparse.Namespace, out: str, function: Callable[..., PackReport]
+) -> int:
+    """Calls a function that packs, and tells of it; returns the exit code.
+
+    Args:
+        verb: What has been done to the rows.
+        arguments: Of the command.
+        out: The folder that is written.
+        function: Called with the arguments and a display for its progress.
+    """
+    from fastload.pack.progress import ProgressDisplay
+
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())  # for module:object, as `python -m` does
+    start = time.monotonic()
+    with ProgressDisplay(console()) as display:
+        try:
+            report = function(**given(arguments), progress=display)
+        except KeyboardInterrupt:
+            return complain(f"interrupted{_how_to_go_on(out, arguments.words)}", INTERRUPTED)
+        except (OSError, RuntimeError, MemoryError) as error:
+            return complain(f"{explained(error)}{_how_to_go_on(out, arguments.words)}", 1)
+    return tell(verb, report, max(time.monotonic() - start, 1e-3))
+
+
+def tell(verb: str, report: PackReport, took: float) -> int:
+    """Prints what was written; returns the exit code."""
+    from fastload.pack.progress import speed
+
+    screen = console()
+    for notice in report.notices:
+        screen.print(printable(notice))
+    for skipped in report.skipped:
+        screen.print(printable(f"skipped {skipped.path}: {skipped.reason}"))
+    screen.print(
+        f"{verb} {count(report.rows, 'row')} into {count(report.shards, 'shard')}, "
+        f"{readable(report.bytes)}, in {took:.1f} s: {speed(report.rows, report.bytes, took)}"
+    )
+    if not report.skipped:
+        return 0
+    skipped_count = count(len(report.skipped), "bad input")
+    return complain(f"{skipped_count} left out; the manifest lists them", SKIPPED)
+
+
+def _how_to_go_on(out: str, words: list[str]) -> str:
+    from fastload.pack.folder import unfinished
+
+    if (shards := unfinished(out)) is None:
+        return ""
+    kept = [word for word in words if word not in ("--overwrite", "--resume")]
+    command = shlex.join(["fastload", *kept, "--resume"])
+    return f"; {shards[0]} of {shards[1]} shards are written; to continue: {command}"

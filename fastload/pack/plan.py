@@ -1,0 +1,186 @@
+"""What will be written, before it is: how the samples are divided, and from which inputs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from fastload.formats.extents import Field
+from fastload.formats.fields import schema
+from fastload.formats.shard import PROFILE, shard_layout
+from fastload.pack.sources.base import Source
+from fastload.structure import Structure, to_json
+
+SHARD_BYTES = 256 << 20
+"""What a shard is meant to hold."""
+
+_LARGEST_SHARD_ROWS = 1 << 30
+_MOST_STAMPS = 1000
+_SPLIT_TOLERANCE = Fraction(1, 10**6)
+
+Splits = tuple[tuple[str, str], ...]
+"""Names, and the fractions of the rows as decimal numbers."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How the samples of a source are divided into shards of one group.
+
+    Attributes:
+        fields: Of the columns.
+        structure: Of a sample.
+        rows: To be read.
+        rows_each: Of all shards but the last.
+        file_name: Of a shard.
+        source: Kind and options.
+        inputs: What is read.
+        sample_bytes: The mean size of a sample.
+        splits: Names and fractions.
+    """
+
+    fields: tuple[Field, ...]
+    structure: Structure
+    rows: int
+    rows_each: int
+    file_name: str
+    source: dict[str, Any]
+    inputs: Any
+    sample_bytes: int
+    splits: Splits = ()
+
+    @classmethod
+    def of(cls, source: Source, shard_bytes: int, file_name: str, splits: Splits = ()) -> Plan:
+        """The plan for a source and shards of about that size."""
+        fitting = min(max(shard_bytes // max(source.sample_bytes, 1), 1), _LARGEST_SHARD_ROWS)
+        return cls(
+            fields=source.fields,
+            structure=source.structure,
+            rows=source.rows,
+            rows_each=1 << (fitting.bit_length() - 1),
+            file_name=file_name,
+            source={"kind": source.kind, **source.options()},
+            inputs=source.inputs(),
+            sample_bytes=source.sample_bytes,
+            splits=splits,
+        )
+
+    @property
+    def shards(self) -> int:
+        """How many there will be if nothing is skipped."""
+        return -(-self.rows // self.rows_each)
+
+    @property
+    def file_bytes(self) -> int:
+        """The size of all shards if nothing is skipped; estimated where fields are ragged."""
+        if any(field.ragged for field in self.fields):
+            return self.rows * self.sample_bytes
+        full, rest = divmod(self.rows, self.rows_each)
+        size = full * shard_layout(self.fields, self.rows_each).file_bytes if full else 0
+        return size + (shard_layout(self.fields, rest).file_bytes if rest else 0)
+
+    def describe(self) -> dict[str, Any]:
+        """The plan in JSON's types."""
+        described = {
+            "profile": PROFILE,
+            "fields": schema(self.fields),
+            "structure": to_json(self.structure),
+            "rows": self.rows,
+            "rows_each": self.rows_each,
+            "shards": self.shards,
+            "file": self.file_name,
+            "source": self.source,
+            "inputs": self.inputs,
+        }
+        return described | ({"splits": list(map(list, self.splits))} if self.splits else {})
+
+
+def digest(described: Any) -> str:
+    """The id of a dataset: a hash of its plan in JSON's types."""
+    text = json.dumps(described, separators=(",", ":"))
+    return hashlib.sha256(text.encode("ascii")).hexdigest()
+
+
+def parse_splits(split: Mapping[str, float] | None) -> Splits:
+    """Checks names and fractions.
+
+    Raises:
+        ValueError: a name is empty, a fraction is not between 0 and 1, or their sum is not 1.
+    """
+    splits = tuple((name, str(fraction)) for name, fraction in (split or {}).items())
+    try:
+        fractions = [Fraction(fraction) for _, fraction in splits]
+    except ValueError as error:
+        raise ValueError(f"split: {error}") from error
+    for (name, text), fraction in zip(splits, fractions, strict=True):
+        if not name or not isinstance(name, str):
+            raise ValueError(f"split: a name is needed, not {name!r}")
+        if not 0 < fraction <= 1:
+            raise ValueError(f"split: {name}={text} is not a fraction of the rows")
+    if splits and abs(sum(fractions, Fraction(0)) - 1) > _SPLIT_TOLERANCE:
+        raise ValueError(f"split: the fractions must sum to 1, not {float(sum(fractions)):g}")
+    return splits
+
+
+def split_rows(splits: Splits, rows: int) -> dict[str, tuple[int, int]]:
+    """The rows [start, stop) of each split.
+
+    A split ends where the sum of the fractions up to it, times the rows, lies, rounded to the
+    nearest row (up from the middle); the last one ends with the rows.
+    """
+    ends, total = [0], Fraction(0)
+    for _, fraction in splits:
+        total += Fraction(fraction)
+        ends.append(min(int(total * rows + Fraction(1, 2)), rows))
+    ends[-1] = rows
+    return {name: (ends[n], ends[n + 1]) for n, (name, _) in enumerate(splits)}
+
+
+def stamp(paths: Sequence[str]) -> dict[str, Any]:
+    """Sizes and times of files by name; many files are summed up, folder by folder.
+
+    It tells whether an input has changed between two runs; it is no part of the dataset's id.
+    """
+    if len(paths) <= _MOST_STAMPS:
+        return {path: list(_size_and_time(path)) for path in paths}
+    folders: dict[str, Any] = {}
+    for path in paths:
+        name = os.path.dirname(path)
+        if name not in folders:
+            folders[name] = [0, 0, hashlib.sha256()]
+        size, time = _size_and_time(path)
+        folders[name][0] += 1
+        folders[name][1] += size
+        folders[name][2].update(os.fsencode(f"{path}\0{size}\0{time}\0"))
+    return {name: [count, size, sums.hexdigest()] for name, (count, size, sums) in folders.items()}
+
+
+def _size_and_time(path: str) -> tuple[int, int]:
+    status = os.stat(path)
+    return status.st_size, status.st_mtime_ns
+
+
+def differences(before: Any, now: Any, name: str = "") -> Iterator[str]:
+    """What two values of JSON's types differ in: a line for each member that does."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        for key in dict.fromkeys([*before, *now]):
+            inner = f"{name}.{key}" if name else str(key)
+            yield from differences(before.get(key), now.get(key), inner)
+    elif isinstance(before, list) and isinstance(now, list):
+        for number, (old, new) in enumerate(zip(before, now, strict=False)):
+            yield from differences(old, new, f"{name}[{number}]")
+        if len(before) != len(now):
+            yield f"{name}: {len(before)} members -> {len(now)}"
+    elif before != now:
+        yield f"{name}: {_short(before)} -> {_short(now)}"
+
+
+def _short(value: Any) -> str:
+    if value is None:
+        return "none"
+    text = json.dumps(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,324 @@
+"""Which samples and fields of an input are written, in which order and dtypes."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fastload import _core
+from fastload.formats.extents import Field, Int64Array
+from fastload.formats.manifest import Skipped
+from fastload.pack.cast import CastError, cast, parse_casts
+from fastload.pack.sources.arrays import ColumnsSource
+from fastload.pack.sources.base import (
+    Advance,
+    AnyColumn,
+    Collector,
+    Part,
+    Ragged,
+    Rows,
+    Source,
+    Streamed,
+)
+from fastload.structure import Structure, is_leaf, map_leaves, pruned
+
+_PIECE_BYTES = 8 << 20
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What is taken of an input; what is not given stays as it is.
+
+    Attributes:
+        fields: Names of fields, or of containers for all fields in them.
+        cast: New dtypes by the names of fields.
+        shuffle: The seed of a permutation of the samples.
+        limit: So many samples from the start, after shuffling.
+    """
+
+    fields: Sequence[str] | None = None
+    cast: Mapping[str, Any] | None = None
+    shuffle: int | None = None
+    limit: int | None = None
+
+    def of(self, source: Source) -> Source:
+        """The selected part of a source.
+
+        Raises:
+            ValueError: a field is not there, a dtype not known, or a number out of range.
+            TypeError: a field cannot be cast so.
+        """
+        if self.fields is not None:
+            source = _picked(source, list(self.fields))
+        if casts := parse_casts(self.cast):
+            source = _cast(source, casts)
+        if self.shuffle is not None:
+            if type(self.shuffle) is not int or not 0 <= self.shuffle < 2**64:
+                raise ValueError(f"shuffle: a seed of 64 bits is needed, not {self.shuffle!r}")
+            source = _Shuffled(**_like(source), inner=source.random_access(), seed=self.shuffle)
+        if self.limit is not None and self.limit < source.rows:
+            source = _Limited(**_like(source), inner=source, limit=self.limit)
+            source = dataclasses.replace(source, rows=self.limit)
+        return source
+
+
+def _like(source: Source) -> dict[str, Any]:
+    """What every source has."""
+    return {field.name: getattr(source, field.name) for field in dataclasses.fields(Source)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Wrapper(Source):
+    """A source in front of another."""
+
+    inner: Source
+
+    def part(self, start: int, stop: int) -> Part:
+        """The samples [start, stop)."""
+        return self.inner.part(start, stop)
+
+    def take(self, indices: Int64Array) -> Part:
+        """The samples at `indices`."""
+        return self.inner.take(indices)
+
+    def random_access(self) -> Source:
+        """The same in front of a source that can be read anywhere."""
+        return dataclasses.replace(self, inner=self.inner.random_access())
+
+    def is_copied(self) -> bool:
+        """As the input."""
+        return self.inner.is_copied()
+
+    def paths(self) -> Sequence[str]:
+        """Those of the input."""
+        return self.inner.paths()
+
+    def inputs(self) -> Any:
+        """Those of the input."""
+        return self.inner.inputs()
+
+    def options(self) -> dict[str, Any]:
+        """Those of the input, and what is selected of it."""
+        return {**self.inner.options(), **self.choice()}
+
+    @abc.abstractmethod
+    def choice(self) -> dict[str, Any]:
+        """What is selected, in JSON's types."""
+
+    def close(self) -> None:
+        """Closes the input."""
+        self.inner.close()
+
+
+# --- Order ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Limited(_Wrapper):
+    limit: int
+
+    def choice(self) -> dict[str, Any]:
+        return {"limit": self.limit}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Shuffled(_Wrapper):
+    """Row i is row `Permutation(rows, seed, 0).at(i)` of the input."""
+
+    seed: int
+
+    def part(self, start: int, stop: int) -> Part:
+        return self.inner.take(self._permutation.indices(start, stop - start))
+
+    def take(self, indices: Int64Array) -> Part:
+        places = [self._permutation.at(index) for index in indices.tolist()]
+        return self.inner.take(np.array(places, np.int64))
+
+    def is_copied(self) -> bool:
+        return False
+
+    def choice(self) -> dict[str, Any]:
+        return {"shuffle": self.seed}
+
+    @functools.cached_property
+    def _permutation(self) -> _core.Permutation:
+        return _core.Permutation(self.inner.rows, self.seed, 0)
+
+
+# --- Fields -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Picked(_Wrapper):
+    columns: tuple[int, ...]
+
+    def part(self, start: int, stop: int) -> Part:
+        return _PickedPart(self.inner.part(start, stop), self.columns)
+
+    def take(self, indices: Int64Array) -> Part:
+        return _PickedPart(self.inner.take(indices), self.columns)
+
+    def choice(self) -> dict[str, Any]:
+        return {"fields": [field.name for field in self.fields]}
+
+
+@dataclass(frozen=True)
+class _PickedPart(Part):
+    inner: Part
+    columns: tuple[int, ...]
+
+    def read(self, advance: Advance) -> Rows:
+        rows = self.inner.read(advance)
+        return dataclasses.replace(rows, columns=[rows.columns[n] for n in self.columns])
+
+    def stream(self, advance: Advance) -> Sequence[AnyColumn | Streamed] | None:
+        columns = self.inner.stream(advance)
+        return None if columns is None else [columns[n] for n in self.columns]
+
+
+def _picked(source: Source, names: list[str]) -> Source:
+    own = [field.name for field in source.fields]
+    for name in names:
+        if not any(_is_in(field, name) for field in own):
+            raise ValueError(f"there is no field {name!r}; the fields are {', '.join(own)}")
+    columns = [n for n, field in enumerate(own) if any(_is_in(field, name) for name in names)]
+    if not columns:
+        raise ValueError("no fields are chosen")
+    fields = tuple(source.fields[n] for n in columns)
+    changed = {
+        "fields": fields,
+        "structure": _kept(source.structure, columns),
+        "classes": {n: of for n, of in source.classes.items() if own.index(n) in columns},
+        "ragged_bytes": source.ragged_bytes if any(field.ragged for field in fields) else 0,
+    }
+    inner: Source = source
+    places: Sequence[int] = columns
+    if isinstance(source, ColumnsSource):  # these read each field by itself
+        read = tuple(source.columns[n] for n in columns)
+        changed["ragged_bytes"] = sum(column.mean_bytes() for column in read)
+        inner, places = dataclasses.replace(source, fields=fields, columns=read), range(len(fields))
+    return _Picked(**_like(source) | changed, inner=inner, columns=tuple(places))
+
+
+def _is_in(field: str, name: str) -> bool:
+    return field == name or field.startswith(f"{name}.")
+
+
+def _kept(structure: Structure, columns: Sequence[int]) -> Structure:
+    return map_leaves(columns.index, pruned(structure, lambda leaf: leaf in columns))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Renamed(_Wrapper):
+    """A source whose fields are those of a member of a larger sample."""
+
+    name: str
+
+    @classmethod
+    def of(cls, source: Source, name: str) -> Renamed:
+        """The fields below `name`; a bare array becomes `name` itself."""
+        bare = is_leaf(source.structure)
+
+        def renamed(field: str) -> str:
+            return name if bare else f"{name}.{field}"
+
+        changed = {
+            "fields": tuple(dataclasses.replace(f, name=renamed(f.name)) for f in source.fields),
+            "classes": {renamed(field): of for field, of in source.classes.items()},
+        }
+        return cls(**_like(source) | changed, inner=source, name=name)
+
+    def choice(self) -> dict[str, Any]:
+        """The name."""
+        return {"name": self.name}
+
+
+# --- Dtypes -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Cast(_Wrapper):
+    casts: dict[str, str]
+
+    def part(self, start: int, stop: int) -> Part:
+        ranges = [range(n, min(n + self._each, stop)) for n in range(start, stop, self._each)]
+        return self._part([(self.inner.part(of.start, of.stop), of) for of in ranges])
+
+    def take(self, indices: Int64Array) -> Part:
+        pieces = [indices[n : n + self._each] for n in range(0, len(indices), self._each)]
+        return self._part([(self.inner.take(piece), piece) for piece in pieces])
+
+    def _part(self, pieces: list[tuple[Part, Any]]) -> Part:
+        return _CastPart(tuple(pieces), self.inner.fields, self.fields, self.casts)
+
+    @property
+    def _each(self) -> int:
+        """Samples that are read at once, because they may be larger than they will be."""
+        return max(_PIECE_BYTES // max(self.inner.sample_bytes, 1), 1)
+
+    def is_copied(self) -> bool:
+        return False
+
+    def choice(self) -> dict[str, Any]:
+        return {"cast": self.casts}
+
+
+@dataclass(frozen=True)
+class _CastPart(Part):
+    """Pieces of an input, each with the numbers of its samples."""
+
+    pieces: tuple[tuple[Part, Any], ...]
+    fields: tuple[Field, ...]
+    made: tuple[Field, ...]
+    casts: dict[str, str]
+
+    def read(self, advance: Advance) -> Rows:
+        most = sum(len(indices) for _, indices in self.pieces)
+        columns = [Collector(field, most) for field in self.made]
+        skipped: list[Skipped] = []
+        for part, indices in self.pieces:
+            rows = part.read(advance)
+            left = np.delete(np.asarray(indices), np.array(rows.places, np.int64))
+            for column, collector, field in zip(rows.columns, columns, self.fields, strict=True):
+                collector.add(self._cast(column, field, left))
+            skipped += rows.skipped
+        return Rows([column.finish() for column in columns], tuple(skipped))
+
+    def _cast(self, column: AnyColumn, field: Field, indices: Int64Array) -> AnyColumn:
+        if field.name not in self.casts:
+            return column
+        dtype = self.casts[field.name]
+        try:
+            if isinstance(column, Ragged):
+                return Ragged(cast(column.values, field, dtype), column.offsets)
+            return cast(column, field, dtype)
+        except CastError as error:
+            row = error.row
+            if isinstance(column, Ragged):
+                row = int(np.searchsorted(column.offsets, row, "right")) - 1
+            raise ValueError(
+                f"sample {indices[row]}: field {field.name!r}: {error.value} does not fit {dtype}"
+            ) from None
+
+
+def _cast(source: Source, casts: dict[str, str]) -> Source:
+    own = {field.name: field for field in source.fields}
+    for name, dtype in casts.items():
+        if name not in own:
+            raise ValueError(f"cast: there is no field {name!r}; the fields are {', '.join(own)}")
+        if own[name].logical is not None:
+            raise TypeError(f"cast: field {name!r} holds {own[name].logical}, not plain numbers")
+        cast(np.empty((0,), own[name].storage), Field(name, own[name].dtype, ()), dtype)
+    fields = tuple(
+        dataclasses.replace(field, dtype=casts.get(field.name, field.dtype))
+        for field in source.fields
+    )
+    before, after = (sum(f.row_bytes for f in of if f.ragged) for of in (source.fields, fields))
+    changed = {"fields": fields, "ragged_bytes": source.ragged_bytes * after // max(before, 1)}
+    return _Cast(**_like(source) | changed, inner=source, casts=casts)

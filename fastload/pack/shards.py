@@ -1,0 +1,191 @@
+"""Writes the samples of a source as the shards of one column group."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from fastload.errors import FormatError
+from fastload.formats.manifest import Classes, Shards, Skipped
+from fastload.formats.shard import shard_layout
+from fastload.pack.folder import OutputFolder
+from fastload.pack.gaps import close_gaps
+from fastload.pack.plan import Plan
+from fastload.pack.sources.base import Source
+from fastload.pack.workers import can_travel, run_jobs
+from fastload.pack.writer import ShardJob, Written
+
+_COPIED_BYTES_PER_WORKER = 4 << 30  # what makes up for the start of a process
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is.
+
+    Attributes:
+        rows: Samples read, those of an earlier run included.
+        rows_total: Samples to read.
+        row_bytes: Of a sample in the output, on average.
+        rows_kept: Samples that an earlier run had read.
+    """
+
+    rows: int
+    rows_total: int
+    row_bytes: int
+    rows_kept: int = 0
+
+
+@dataclass(frozen=True)
+class Group:
+    """The column group that shards are written for.
+
+    Attributes:
+        name: Of the group.
+        dataset: The id that the shards carry.
+        first: The number of the first new shard.
+    """
+
+    name: str
+    dataset: str
+    first: int = 0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What was written: the shards, and what was found on the way."""
+
+    shards: Shards
+    skipped: tuple[Skipped, ...]
+    classes: dict[str, Classes]
+
+    @property
+    def rows(self) -> int:
+        """Samples."""
+        return sum(self.shards.rows)
+
+
+def write_shards(
+    source: Source,
+    plan: Plan,
+    group: Group,
+    folder: OutputFolder,
+    workers: int | None,
+    progress: Callable[[Progress], None] | None,
+) -> Outcome:
+    """Writes what the journal of the folder does not have yet.
+
+    Raises:
+        FormatError: nothing of the input can be read.
+        OSError: a file cannot be read or written; the finished shards stay in the journal.
+    """
+    names = [field.name for field in plan.fields]
+    classes = tuple((names.index(name), len(of)) for name, of in source.classes.items())
+    written = _kept(plan, group, folder)
+    kept = read = sum(min(plan.rows_each, plan.rows - n * plan.rows_each) for n in written)
+    row_bytes = source.sample_bytes
+
+    def advance(rows: int) -> None:
+        nonlocal read
+        read += rows
+        if progress is not None:
+            progress(Progress(read, plan.rows, row_bytes, kept))
+
+    def jobs() -> Iterator[tuple[int, ShardJob]]:
+        for number in range(plan.shards):
+            if number not in written:
+                start, shard = number * plan.rows_each, group.first + number
+                part = source.part(start, min(start + plan.rows_each, plan.rows))
+                path = folder.shard(plan.file_name, shard)
+                yield number, ShardJob(path, plan.fields, group.dataset, shard, part, classes)
+
+    most = max(plan.shards - len(written), 1)
+    advance(0)
+    try:
+        for number, shard in run_jobs(
+            jobs(), _worker_count(source, most, workers), advance, folder.lock
+        ):
+            folder.journal.add(group.name, group.first + number, shard)
+            written[number] = shard
+        done = [written[number] for number in range(plan.shards)]
+        shards = _without_gaps(done, plan, group, folder)
+    finally:
+        folder.clear_temporary()
+    skipped = tuple(skipped for shard in done for skipped in shard.skipped)
+    if skipped and sum(shards.rows) == 0:
+        first = f"{skipped[0].path}: {skipped[0].reason}"
+        raise FormatError(f"none of {len(skipped)} inputs can be read; the first is {first}")
+    counts = [[shard.class_counts[n] for shard in done] for n in range(len(source.classes))]
+    class_fields = {
+        name: Classes(of, tuple(sum(column) for column in zip(*count, strict=True)))
+        for (name, of), count in zip(source.classes.items(), counts, strict=True)
+    }
+    return Outcome(shards, skipped, class_fields)
+
+
+def _kept(plan: Plan, group: Group, folder: OutputFolder) -> dict[int, Written]:
+    """The finished shards of an earlier run that are there as they were written."""
+    kept = {}
+    for number in range(plan.shards):
+        shard = group.first + number
+        written = folder.journal.written.get((group.name, shard))
+        if written is not None and _is_there(written, plan, group, folder, shard):
+            kept[number] = written
+    return kept
+
+
+def _is_there(written: Written, plan: Plan, group: Group, folder: OutputFolder, shard: int) -> bool:
+    if written.rows == 0:
+        return True
+    header = shard_layout(plan.fields, written.rows, written.totals).header(group.dataset, shard)
+    try:
+        with open(folder.shard(plan.file_name, shard), "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            return size == written.file_bytes and file.read(len(header)) == header
+    except FileNotFoundError:
+        return False
+
+
+def _without_gaps(
+    written: Sequence[Written], plan: Plan, group: Group, folder: OutputFolder
+) -> Shards:
+    """The shards, after the gaps in them were closed."""
+    rows = [shard.rows for shard in written]
+    sizes = [shard.file_bytes for shard in written]
+    crcs = [shard.crc32c for shard in written]
+    totals = [shard.totals for shard in written]
+    gap = next((n for n, count in enumerate(rows[:-1]) if count < plan.rows_each), None)
+    if gap is not None:
+        # Before the first of them changes: a run that is broken off here must read them again.
+        folder.journal.drop(group.name, group.first + gap)
+        paths = [folder.shard(plan.file_name, group.first + n) for n in range(len(rows))]
+        for new in close_gaps(
+            paths, rows, totals, plan.rows_each, plan.fields, group.dataset, group.first
+        ):
+            sizes[new.shard], crcs[new.shard] = new.file_bytes, new.crc32c
+            totals[new.shard] = new.totals
+    total = sum(rows)
+    count = -(-total // plan.rows_each)
+    rows = [min(plan.rows_each, total - shard * plan.rows_each) for shard in range(count)]
+    return Shards(
+        name=group.name,
+        fields=plan.fields,
+        file_name=plan.file_name,
+        rows=tuple(rows),
+        file_bytes=tuple(sizes[:count]),
+        crc32c=tuple(f"{crc:08x}" for crc in crcs[:count]),
+        totals={
+            name: tuple(shard[place] for shard in totals[:count])
+            for place, name in enumerate(f.name for f in plan.fields if f.ragged)
+        },
+    )
+
+
+def _worker_count(source: Source, most: int, wanted: int | None) -> int:
+    if source.local or not can_travel(source.part(0, 1)):
+        return 1
+    if wanted is None:
+        wanted = len(os.sched_getaffinity(0))
+        if source.is_copied():
+            wanted = min(wanted, 1 + source.rows * source.sample_bytes // _COPIED_BYTES_PER_WORKER)
+    return min(wanted, most)

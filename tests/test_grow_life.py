@@ -1,0 +1,165 @@
+"""Datasets that should have grown: broken off, killed, without room, two at once."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from broken_off import stopped_at, watched
+from packing import column, content, same_bytes
+from slow_pack import finish, start, wait_for
+
+import fastload
+from fastload.pack import folder
+
+# --- Broken off -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("resume", [False, True])
+@pytest.mark.parametrize("task", ["append", "add_column"])
+def test_broken_off_and_done_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: str, resume: bool
+) -> None:
+    def grow(out: Path, **options: Any) -> Any:
+        if task == "append":
+            return fastload.append({"x": np.arange(9, 30)}, out, shard_size=32, **options)
+        new = {"m": np.arange(9.0)}
+        return fastload.add_column(out, new, shard_size=16, **options)
+
+    for name in ("out", "clean"):
+        fastload.pack({"x": np.arange(9)}, tmp_path / name, shard_size=32)
+    out, first = tmp_path / "out", 3 if task == "append" else 0
+    before = content(out)
+    with stopped_at(monkeypatch, first + 2):
+        grow(out)
+    assert {name: content(out)[name] for name in before} == before
+    assert len(fastload.open(out)) == 9
+    with watched(monkeypatch) as seen:
+        grow(out, resume=resume)
+    assert seen[0] == (first + 2 if resume else first)
+    grow(tmp_path / "clean")
+    assert same_bytes(out, tmp_path / "clean")
+    if resume:
+        assert grow(out, resume=True).notices == ("it was complete already",)
+        assert same_bytes(out, tmp_path / "clean")
+
+
+@pytest.mark.parametrize("moment", range(1, 9))
+def test_killed_at_any_rename_of_an_append(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: int
+) -> None:
+    """The old dataset or the new one is there; the same command makes it the new one, once."""
+
+    class Killed(BaseException):
+        pass
+
+    out = tmp_path / "out"
+    fastload.pack(np.arange(9), out, shard_size=32)
+    steps = {"replace": os.replace, "unlink": os.unlink}
+    done = 0
+
+    def dies(name: str) -> Any:
+        def step(*arguments: Any, **options: Any) -> None:
+            nonlocal done
+            if str(arguments[0]).rpartition("/")[2].startswith(".tmp-") and name == "unlink":
+                return  # the dead remove nothing
+            done += 1
+            if done >= moment:
+                raise Killed
+            steps[name](*arguments, **options)
+
+        return step
+
+    with monkeypatch.context() as patch:
+        for name in steps:
+            patch.setattr(os, name, dies(name))
+        with pytest.raises(Killed):
+            fastload.append(np.arange(9, 20), out, shard_size=64)
+    assert len(fastload.open(out)) in (9, 20)
+    fastload.append(np.arange(9, 20), out, shard_size=64)
+    assert column(out).tolist() == list(range(20))
+    assert not (out / ".fastload").exists()
+
+
+def test_a_change_of_mind_after_a_break(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "out"
+    fastload.pack({"x": np.arange(9)}, out)
+    with stopped_at(monkeypatch, 1):
+        fastload.add_column(out, np.arange(9.0), name="m", shard_size=16)
+    assert (out / "m-000000.safetensors").exists()
+    with pytest.raises(ValueError, match="without --resume it begins again"):
+        fastload.append({"x": np.arange(3)}, out, resume=True)
+    fastload.append({"x": np.arange(3)}, out)
+    assert not (out / "m-000000.safetensors").exists()
+    assert len(fastload.open(out)) == 12
+    with stopped_at(monkeypatch, 3):
+        fastload.append({"x": np.arange(9)}, out, shard_size=16)
+    fastload.pack(np.arange(2), out, overwrite=True)
+    assert sorted(os.listdir(out)) == ["fastload.json", "shard-000000.safetensors"]
+
+
+def test_ctrl_c_of_an_append_tells_how_to_go_on(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    fastload.pack(np.zeros((4, 100), int), out)
+    process = start(tmp_path, 1, task="append")
+    wait_for((out / "shard-000003.safetensors").exists)
+    process.send_signal(signal.SIGINT)
+    code, stderr = finish(process)
+    assert code == 130
+    assert stderr.endswith(
+        "of 15 shards are written; to continue: fastload append slow:Slow out --shard-size 4096 "
+        "--workers 1 --resume\n"
+    )
+    assert len(fastload.open(out)) == 4
+    assert finish(start(tmp_path, 1, "--resume", task="append"))[0] == 0
+    assert column(out)[4:, 0].tolist() == list(range(60))
+
+
+def test_only_one_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folder, "_PATIENCE_SECONDS", 0.0)
+    out = tmp_path / "out"
+    fastload.pack(np.zeros((4, 100), int), out)
+    process = start(tmp_path, 1, task="append")
+    wait_for((out / "shard-000003.safetensors").exists)
+    for call in (
+        lambda: fastload.append(np.zeros((4, 100), int), out),
+        lambda: fastload.pack(np.arange(3), out, overwrite=True),
+    ):
+        with pytest.raises(FileExistsError, match="another pack is writing"):
+            call()
+    assert finish(process)[0] == 0
+    assert len(fastload.open(out)) == 64
+
+
+def test_no_room_for_an_append(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "out"
+    fastload.pack(np.arange(9), out)
+    shutil.copytree(out, tmp_path / "clean")
+    before, write, calls, limit = content(out), os.write, 0, 1
+
+    def full(descriptor: int, data: Any) -> int:
+        nonlocal calls
+        calls += 1
+        if calls >= limit:
+            raise OSError(28, "No space left on device")
+        return write(descriptor, data)
+
+    for limit in range(1, 30, 2):  # noqa: B007
+        calls = 0
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", full)
+            try:
+                fastload.append(np.arange(9, 20), out, shard_size=32)
+            except OSError as error:
+                assert error.errno == 28  # noqa: PT017
+            else:
+                break
+        assert {name: content(out)[name] for name in before} == before
+        assert len(fastload.open(out)) == 9
+    fastload.append(np.arange(9, 20), tmp_path / "clean", shard_size=32)
+    assert same_bytes(out, tmp_path / "clean")
