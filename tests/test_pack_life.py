@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from packing import column, refused, same_bytes
 from slow_pack import finish, start, wait_for
+from torch.utils.data import Subset
 
 import fastload
 from fastload import FormatError
@@ -209,3 +210,19 @@ def test_shuffled_and_cast_shards_need_little_memory(run_python: Run, tmp_path: 
         "after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10\n"
         "assert after - now < 2 * (16 << 20), (after - now) >> 20\n"
     )
+
+
+@pytest.mark.parametrize("how", ["subset", "file"])
+def test_a_dataset_does_not_replace_what_it_is_read_from(tmp_path: Path, how: str) -> None:
+    out = tmp_path / "out"
+    fastload.pack({"x": np.arange(1000)}, out, shard_size=1 << 10, workers=1)
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    source: Any = Subset(fastload.open(out), range(0, 1000, 2))
+    options: dict[str, Any] = {}
+    if how == "file":
+        source = out / "shard-000000.safetensors"
+        options = {"kind": "raw", "dtype": "uint8", "shape": 1}
+    with pytest.raises(ValueError, match="lies in the folder that is to be replaced"):
+        fastload.pack(source, out, overwrite=True, **options)
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+    fastload.pack(source, tmp_path / "other", **options)

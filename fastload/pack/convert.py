@@ -156,6 +156,8 @@ def pack(
         limit=limit,
     )
     with closing(folder), closing(chosen):
+        if overwrite:
+            folder.check_inputs(chosen.paths())
         plan = Plan.of(chosen, shard_size, SHARD_FILE, splits)
         notices = [*chosen.notices, *_about_splits(chosen, plan, shuffle)]
         if dry_run:

@@ -65,6 +65,20 @@ class OutputFolder:
         if os.path.isdir(above) and os.path.commonpath([real, above]) == above:
             raise ValueError(f"{self.path}: the output lies inside the input {source}")
 
+    def check_inputs(self, paths: Iterable[str]) -> None:
+        """Raises ValueError if a file that is read lies in the folder, which would be emptied."""
+        here = os.path.realpath(self.path)
+        above: dict[str, str] = {}
+        for path in paths:
+            name = os.path.dirname(path)
+            if name not in above:
+                above[name] = os.path.realpath(name)
+            if os.path.commonpath([here, above[name]]) == here:
+                raise ValueError(
+                    f"{path}: this input lies in the folder that is to be replaced; write to "
+                    "another folder"
+                )
+
     def check_new(self, *, overwrite: bool, resume: bool = False) -> None:
         """Raises FileExistsError unless a dataset may be written here; changes nothing.
 

@@ -12,10 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from fastload.formats.extents import Int64Array
+from fastload.formats.extents import Extents, FileSource, Int64Array
 from fastload.pack.sources.base import Advance, Part, RaggedBuilder, Rows, Source, probed
 from fastload.pack.sources.leaves import Leaf, field_of_leaves, fit, mean_bytes, read_leaf
 from fastload.structure import Structure, is_leaf, leaf_names, map_leaves, rebuild
+
+_DEEPEST = 8  # datasets in datasets
 
 
 @dataclass(frozen=True)
@@ -95,16 +97,30 @@ class SamplesSource(Source):
         return SamplesPart(self, indices.tolist())
 
     def paths(self) -> Sequence[str]:
-        """The file that defines a dataset that was given by name."""
-        if self.handle.name is None:
-            return ()
-        module = sys.modules[self.handle.name.partition(":")[0]]
-        file = getattr(module, "__file__", None)
-        return () if file is None else (str(file),)
+        """The files of fastload's own datasets, and the one that defines a dataset by its name."""
+        paths = _files_of(self.handle.load())
+        if self.handle.name is not None:
+            module = sys.modules[self.handle.name.partition(":")[0]]
+            file = getattr(module, "__file__", None)
+            paths += [] if file is None else [str(file)]
+        return paths
 
     def inputs(self) -> Any:
         """The name of a dataset that was given by name."""
         return self.handle.name
+
+
+def _files_of(dataset: Any, depth: int = 0) -> list[str]:
+    """What fastload's datasets read, also those in a Subset, ConcatDataset and the like."""
+    extents = getattr(dataset, "extents", None)
+    if isinstance(extents, Extents):
+        sources = {source for column in extents.columns for source in column.sources}
+        return sorted(source.path for source in sources if isinstance(source, FileSource))
+    inner = getattr(dataset, "datasets", None) or [getattr(dataset, "dataset", None)]
+    parts = list(inner.values() if isinstance(inner, dict) else inner)
+    if depth == _DEEPEST or parts == [None]:
+        return []
+    return [path for part in parts for path in _files_of(part, depth + 1)]
 
 
 def open_samples(handle: Held | Named) -> SamplesSource:
