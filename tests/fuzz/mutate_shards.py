@@ -201,7 +201,7 @@ def fit_checksums(data: bytearray) -> None:
         begin, end = json.loads(data[8:start])["__crc__"]["data_offsets"]
         blocks = data[start : start + begin]
         crcs = [_core.crc32c(data[:start])]
-        crcs += [_core.crc32c(blocks[at : at + 2**20]) for at in range(0, begin, 2**20)]
+        crcs += [_core.crc32c(blocks[at : at + 2**20]) for at in range(0, len(blocks), 2**20)]
         data[start + begin : start + end] = np.array(crcs, "<u4").tobytes()[: end - begin]
 
 
