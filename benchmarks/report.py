@@ -34,6 +34,8 @@ def lines(documents: dict[str, Any]) -> Iterator[str]:
         "huge": huge_fact,
         "memory": memory_fact,
         "gil": gil_fact,
+        "ragged": ragged_fact,
+        "tokens": tokens_fact,
         "open": open_fact,
         "pack": pack_fact,
     }
@@ -125,6 +127,24 @@ def open_fact(result: dict[str, Any]) -> str:
         f"A packed dataset of {result['shards']:,} shards is opened in {fixed:.0f} ms, one with "
         f"ragged fields in {ragged:.0f} ms."
     )
+
+
+def ragged_fact(result: dict[str, Any]) -> str:
+    best = result["ratios"]["dataloader"]
+    return (
+        f"Ragged fields, batches of {result['batch_size']}, padded: "
+        f"{result['fastload']['samples_per_s']:,.0f} samples/s, {best['ratio']:.3g} × DataLoader "
+        "at its best with a `pad_sequence` collate."
+    )
+
+
+def tokens_fact(result: dict[str, Any]) -> str:
+    shapes = [
+        f"{shape['batch_size']} × {shape['seq_len']} tokens {shape['ratios']['get_batch']:.3g} × "
+        f"({shape['ratios']['limit']:.0%} of a bare converting gather)"
+        for shape in result["shapes"]
+    ]
+    return f"Token windows, against nanoGPT's `get_batch`: {', '.join(shapes)}."
 
 
 def pack_fact(result: dict[str, Any]) -> str:

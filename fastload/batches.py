@@ -235,9 +235,9 @@ def _images(field: Field, channels: int, decoded: Decoded, samples: Samples) -> 
         raise decoded.error
     if decoded.error is not None:
         where = f"field {field.name!r}: sample {samples()[decoded.place]}"
-        raise FormatError(
-            f"{where}: the image cannot be decoded: {decoded.error}"
-        ) from decoded.error
+        unknown = type(decoded.error).__name__ == "UnidentifiedImageError"
+        why = "not an image of a known kind" if unknown else decoded.error
+        raise FormatError(f"{where}: the image cannot be decoded: {why}") from decoded.error
     images = decoded.images
     if isinstance(images, np.ndarray):
         return images

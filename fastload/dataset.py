@@ -37,8 +37,8 @@ class Dataset:
         extents: Where the samples lie.
         io: How files are read: "auto", "mmap" or "pread".
         verify: What is compared with the checksums of packed data: None: nothing; "open": now,
-            the header of each shard and the bounds of its ragged fields; "lazy": each block of
-            1 MiB, when it is read first.
+            the header of each shard, and that the bounds of ragged fields are in order; "lazy":
+            each block of 1 MiB, when it is read first.
 
     Attributes:
         io: As given.
@@ -286,8 +286,12 @@ class PackedDataset(Dataset):
 
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__()
-        del state["manifest"]
-        return state
+        return state | {"manifest": self.manifest.fingerprint}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if self.manifest.fingerprint != state["manifest"]:
+            raise FormatError(f"{self.path}: the dataset was changed after it was pickled")
 
     @property
     def classes(self) -> list[str] | None:
@@ -317,8 +321,8 @@ def open(
         split: The name of a split of a packed folder; None for all samples.
         io: How files are read: "auto" (by file system), "mmap" or "pread".
         verify: What is compared with the checksums of packed data: None: nothing; "open": now,
-            the header of each shard and the bounds of its ragged fields; "lazy": each block of
-            1 MiB, when it is read first.
+            the header of each shard, and that the bounds of ragged fields are in order; "lazy":
+            each block of 1 MiB, when it is read first.
 
     Raises:
         FormatError: a file is not what it says it is, or files disagree; the message names them.

@@ -229,3 +229,23 @@ def test_export_leaves_torch_alone(tmp_path: Path) -> None:
         "assert 'torch' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("kind", ["M8[D]", "M8[s]", "M8[ms]", "M8[ns]", "m8[s]"])
+def test_times_that_are_none_are_null_in_parquet(tmp_path: Path, kind: str) -> None:
+    times = np.array([1, np.iinfo("i8").min, 3]).astype(kind)
+    ragged = [times[:2], times[:0], times]
+    fastload.pack({"t": times, "r": ragged}, tmp_path / "in")
+    fastload.export(tmp_path / "in", tmp_path / "out.parquet", to="parquet")
+    table = pyarrow.parquet.read_table(tmp_path / "out.parquet")
+    assert table["t"].null_count == 1
+    got = table["t"].to_numpy()
+    assert (got == times)[[0, 2]].all()
+    assert np.isnat(got[1])
+    assert [len(row) for row in table["r"]] == [2, 0, 3]
+
+
+def test_times_that_parquet_cannot_hold_are_named(tmp_path: Path) -> None:
+    fastload.pack({"day": np.array([0, 213503982334602]).astype("M8[D]")}, tmp_path / "in")
+    with pytest.raises(ValueError, match=r"'day': .* is too far for Parquet"):
+        fastload.export(tmp_path / "in", tmp_path / "out.parquet", to="parquet")

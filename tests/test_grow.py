@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import json
 import os
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -297,3 +298,31 @@ def test_history_is_plain_json(tmp_path: Path) -> None:
         ("add-column", 18, "arrays"),
     ]
     assert history[0]["shuffle"] == 1
+
+
+def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    fastload.pack({"x": np.arange(9)}, out)
+    for number in (0, 7):
+        (out / f"mask-{number:06d}.safetensors").write_text("mine")
+    fastload.add_column(out, {"mask": np.arange(9.0)})
+    assert fastload.open(out)[8]["mask"] == 8
+    for number in (0, 7):
+        assert (out / f"mask-{number:06d}.safetensors").read_text() == "mine"
+
+
+def test_long_names_make_no_long_file_names(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    fastload.pack({"x": np.arange(9)}, out)
+    fastload.add_column(out, {"y" * 300: np.arange(9.0)})
+    assert fastload.open(out)[8]["y" * 300] == 8
+
+
+def test_a_dataset_that_grew_is_not_unpickled_as_the_old_one(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    fastload.pack({"x": np.arange(9)}, out)
+    pickled = pickle.dumps(fastload.open(out))
+    assert len(pickle.loads(pickled)) == 9
+    fastload.append({"x": np.arange(3)}, out)
+    with pytest.raises(FormatError, match="changed after it was pickled"):
+        pickle.loads(pickled)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from packing import column, refused, same_bytes
+from packing import column, content, encoded, noise, put, refused, same_bytes
 from slow_pack import finish, start, wait_for
 from torch.utils.data import Subset
 
@@ -226,3 +226,64 @@ def test_a_dataset_does_not_replace_what_it_is_read_from(tmp_path: Path, how: st
         fastload.pack(source, out, overwrite=True, **options)
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
     fastload.pack(source, tmp_path / "other", **options)
+
+
+def test_a_failing_replacement_leaves_the_old_dataset(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    fastload.pack({"x": np.arange(1000)}, out, shard_size=1 << 10)
+    before = content(out)
+    with pytest.raises(ValueError, match="does not fit int8"):
+        fastload.pack({"x": np.arange(1000)}, out, overwrite=True, cast={"x": "int8"})
+    assert content(out) == before
+    assert len(fastload.open(out)) == 1000
+    new = {"x": np.arange(5.0), "t": ["a"] * 5}
+    fastload.pack(new, out, overwrite=True)
+    fastload.pack(new, tmp_path / "clean")
+    assert same_bytes(out, tmp_path / "clean")
+
+
+@pytest.mark.parametrize("moment", range(3))
+def test_a_replacement_killed_while_files_move_is_ended_by_the_next_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: int
+) -> None:
+    out, new = tmp_path / "out", {"x": np.arange(64)}
+    fastload.pack({"x": np.arange(1000)}, out, shard_size=1 << 10)
+    fastload.pack(new, tmp_path / "clean", shard_size=1 << 8)
+    rename, left = os.rename, moment
+
+    def killed(a: str, b: str) -> None:
+        nonlocal left
+        if left == 0:
+            raise KeyboardInterrupt
+        left -= 1
+        rename(a, b)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "rename", killed)
+        with pytest.raises(KeyboardInterrupt):
+            fastload.pack(new, out, shard_size=1 << 8, overwrite=True)
+    with pytest.raises(FormatError, match="incomplete"):
+        fastload.open(out)
+    fastload.pack(new, out, shard_size=1 << 8, resume=True)
+    assert same_bytes(out, tmp_path / "clean")
+
+
+def test_packing_a_packed_dataset_keeps_what_its_fields_mean(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        for number in range(3):
+            put(tmp_path / "in" / name / f"{number}.png", encoded(noise(4, 4), "PNG"))
+    fastload.pack(tmp_path / "in", tmp_path / "images", encoded=True)
+    days = np.arange(6).astype("M8[D]")
+    fastload.pack({"d": days, "t": ["é"] * 6, "v": [np.ones(1), np.ones(2)] * 3}, tmp_path / "days")
+    for name in ("images", "days"):
+        whole = fastload.open(tmp_path / name)
+        fastload.pack(whole, tmp_path / "again" / name)
+        again = fastload.open(tmp_path / "again" / name)
+        assert again.fields == whole.fields
+        assert again.manifest.class_fields == whole.manifest.class_fields
+        fastload.pack(Subset(whole, [5, 0]), tmp_path / "part" / name)
+        part = fastload.open(tmp_path / "part" / name)
+        assert part.fields == whole.fields
+        assert repr(part[0]) == repr(whole[5])
+        fastload.append(whole, tmp_path / "again" / name)
+        assert len(fastload.open(tmp_path / "again" / name)) == 12

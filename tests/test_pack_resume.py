@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -331,3 +332,36 @@ def test_all_is_written_or_an_error(tmp_path: Path) -> None:
     with open(tmp_path / "file", "wb") as file:
         write_all(file.fileno(), memoryview(b"abc"))
     assert (tmp_path / "file").read_bytes() == b"abc"
+
+
+def test_another_input_in_memory_is_not_mixed_in(tmp_path: Path) -> None:
+    class Samples:
+        def __init__(self, value: int, stop: int = 1000) -> None:
+            self.value, self.stop = value, stop
+
+        def __len__(self) -> int:
+            return 1000
+
+        def __getitem__(self, index: int) -> dict[str, np.ndarray]:
+            if index == self.stop:
+                raise RuntimeError("not yet")
+            return {"x": np.full(3, self.value)}
+
+    out = tmp_path / "out"
+    with pytest.raises(RuntimeError, match="not yet"):
+        fastload.pack(Samples(1, 601), out, shard_size=400, workers=1)
+    with pytest.raises(ValueError, match="input or options changed: stamp"):
+        fastload.pack(Samples(2), out, shard_size=400, workers=1, resume=True)
+    fastload.pack(Samples(1), out, shard_size=400, workers=1, resume=True)
+    assert {int(x) for x in column(out, "x").flat} == {1}
+
+
+def test_an_input_that_changed_after_it_was_packed_is_not_complete(tmp_path: Path) -> None:
+    path, out = tmp_path / "x.npy", tmp_path / "out"
+    np.save(path, np.arange(10))
+    fastload.pack(path, out)
+    fastload.pack(path, out, resume=True)
+    np.save(path, np.arange(10) + 100)
+    os.utime(path, ns=(time.time_ns() + 10**9,) * 2)
+    with pytest.raises(FileExistsError, match=r"x\.npy was changed after it was packed"):
+        fastload.pack(path, out, resume=True)

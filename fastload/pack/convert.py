@@ -12,10 +12,10 @@ from typing import Any
 from fastload import _core
 from fastload.formats.extents import Field
 from fastload.formats.manifest import Manifest, Skipped
-from fastload.formats.packed import read_manifest
+from fastload.formats.packed import MANIFEST, read_manifest
 from fastload.pack.folder import SHARD_FILE, OutputFolder, files_of
 from fastload.pack.opening import check_counts, open_input
-from fastload.pack.plan import SHARD_BYTES, Plan, digest, parse_splits, split_rows, stamp
+from fastload.pack.plan import SHARD_BYTES, Plan, digest, parse_splits, split_rows, stamp_of
 from fastload.pack.shards import Group, Progress, write_shards
 from fastload.pack.sources.base import Source
 
@@ -116,8 +116,11 @@ def pack(
         limit: Write so many samples from the start, after shuffling.
         split: Fractions of the rows by name, such as {"train": 0.9, "val": 0.1}, which sum to 1.
             A split ends at the row nearest to where the sum of the fractions up to it lies.
-        overwrite: Replace the packed dataset in `out`, or the incomplete one.
-        resume: Continue an incomplete pack: its finished shards are kept.
+        overwrite: Replace the packed dataset in `out`, once the new one is complete, or the
+            incomplete one at once.
+        resume: Continue an incomplete pack: its finished shards are kept. A complete one of the
+            same input and options is left as it is; of an input in memory, only names, types and
+            lengths can be compared then.
         dry_run: Write nothing; report what would be written.
         shard_size: Bytes of a shard; rows per shard are the power of two that fits, at least one.
         workers: Processes; None takes one per CPU core and no more than there are shards, for files
@@ -168,9 +171,15 @@ def pack(
             )
         folder.take()
         if resume and folder.has_manifest():
-            return report_on(folder.path, _completed(folder, plan), [COMPLETE])
+            return report_on(folder.path, _completed(folder, plan, chosen), [COMPLETE])
         folder.check_new(overwrite=overwrite, resume=resume)
-        manifest = _write(chosen, plan, folder, resume, workers, progress)
+        if folder.has_manifest():  # it stays until the new one is complete
+            replaced = _replaced(folder)
+            fresh = folder.replacement()
+            manifest = _write(chosen, plan, fresh, False, workers, progress)
+            folder.adopt(replaced)
+        else:
+            manifest = _write(chosen, plan, folder, resume, workers, progress)
         return report_on(folder.path, manifest, notices)
 
 
@@ -183,12 +192,11 @@ def _write(
     progress: Callable[[Progress], None] | None,
 ) -> Manifest:
     described = plan.describe()
-    replaced = _replaced(folder)
     noted = {
         "task": "pack",
         **described,
-        "stamp": stamp(source.paths()),
-        "files": [SHARD_FILE, *replaced],
+        "stamp": stamp_of(source),
+        "files": [SHARD_FILE],
     }
     folder.begin(noted, None, resume=resume)
     group = Group("main", digest(described))
@@ -215,13 +223,18 @@ def _replaced(folder: OutputFolder) -> list[str]:
         return []
 
 
-def _completed(folder: OutputFolder, plan: Plan) -> Manifest:
+def _completed(folder: OutputFolder, plan: Plan, source: Source) -> Manifest:
     """The dataset that is there, if it is what the plan would make.
 
     Raises:
-        FileExistsError: it is another one.
+        FileExistsError: it is another one, or the input is newer.
     """
     manifest = read_manifest(folder.path)
+    written = os.stat(os.path.join(folder.path, MANIFEST)).st_mtime_ns
+    changed = next((p for p in source.paths() if os.stat(p).st_mtime_ns > written), None)
+    if changed is not None:
+        what = f"{changed} was changed after it was packed; --overwrite (overwrite=True) packs anew"
+        raise FileExistsError(errno.EEXIST, what, folder.path)
     if manifest.dataset != digest(plan.describe()) or manifest.generation > 1:
         what = "the folder holds another packed dataset; --overwrite (overwrite=True) replaces it"
         raise FileExistsError(errno.EEXIST, what, folder.path)

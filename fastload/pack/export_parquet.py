@@ -38,7 +38,7 @@ def write_parquet(dataset: Dataset, path: str, advance: Callable[[int], None]) -
     types = [_type(arrow, field) for field in dataset.fields]
     schema = arrow.schema(
         [
-            arrow.field(field.name, kind, False, _metadata(field))
+            arrow.field(field.name, kind, _is_time(field), _metadata(field))
             for field, kind in zip(dataset.fields, types, strict=True)
         ]
     )
@@ -78,6 +78,10 @@ def _pyarrow() -> tuple[Any, Any]:
             "pip install 'fastload[parquet]'"
         ) from error
     return pyarrow, pyarrow.parquet
+
+
+def _is_time(field: Field) -> bool:
+    return field.logical is not None and field.logical not in BYTE_STRINGS
 
 
 def _metadata(field: Field) -> dict[str, str]:
@@ -126,7 +130,17 @@ def _numbers(arrow: Any, array: Array, field: Field, kind: Any) -> Any:
     inner = kind.value_type if field.shape else kind
     if field.storage.name != field.dtype:
         flat = flat.astype(np.float32)
-    elif field.logical is not None and "[D]" in field.logical:
-        flat = flat * 86_400
-    values = arrow.array(flat).view(inner) if field.logical is not None else arrow.array(flat)
+    if not _is_time(field):
+        values = arrow.array(flat)
+    else:
+        missing = flat == np.iinfo(np.int64).min
+        factor = 86_400 if field.logical == "datetime64[D]" else 1
+        # Parquet counts days and seconds in milliseconds.
+        largest = np.iinfo(np.int64).max // (1000 * factor if inner.unit == "s" else 1)
+        if (far := np.abs(flat[~missing]) > largest).any():
+            value = flat[~missing][far][0]
+            raise ValueError(
+                f"field {field.name!r}: {field.logical} {value} is too far for Parquet"
+            )
+        values = arrow.array(np.where(missing, 0, flat) * factor, mask=missing).view(inner)
     return arrow.FixedSizeListArray.from_arrays(values, type=kind) if field.shape else values

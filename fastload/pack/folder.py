@@ -8,6 +8,7 @@ import fcntl
 import json
 import os
 import re
+import shutil
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -23,6 +24,7 @@ from fastload.pack.plan import differences
 SHARD_FILE = "shard-{:06d}.safetensors"
 
 _JOURNAL = "journal.jsonl"
+_REPLACEMENT = "new"
 _OLD_MANIFEST = re.compile(r"fastload\.\d+\.json")
 _PATIENCE_SECONDS = 2.0
 _HELD = "another pack is writing to this folder"
@@ -147,13 +149,45 @@ class OutputFolder:
         while True:
             try:
                 fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
+                break
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise FileExistsError(errno.EEXIST, _HELD, self.path) from None
                 time.sleep(0.02)
             except OSError:  # network file systems that cannot lock
-                return
+                break
+        fresh = self._file(WORK_FOLDER, _REPLACEMENT, MANIFEST)
+        if not self.has_manifest() and os.path.lexists(fresh):  # killed while it was replaced
+            self._move_in()
+
+    def replacement(self) -> OutputFolder:
+        """A folder inside, held until `close`, for a dataset that is to replace this one."""
+        fresh = OutputFolder(self._file(WORK_FOLDER, _REPLACEMENT))
+        fresh.take()
+        self._stack.callback(fresh.close)
+        return fresh
+
+    def adopt(self, old_files: Iterable[str]) -> None:
+        """Replaces the dataset by the complete one in `replacement`; `take` ends what was begun.
+
+        Args:
+            old_files: The names of the shards that go, with `{:06d}`.
+        """
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._file(MANIFEST))
+        sync_folder(self.path)  # before its shards go
+        self._clear_old_manifests()
+        self._clear({"files": [SHARD_FILE, *old_files]}, None)
+        self._move_in()
+
+    def _move_in(self) -> None:
+        fresh = self._file(WORK_FOLDER, _REPLACEMENT)
+        for name in sorted(os.listdir(fresh), key=lambda name: name == MANIFEST):  # that one last
+            if name == MANIFEST:
+                sync_folder(self.path)
+            os.rename(os.path.join(fresh, name), self._file(name))
+        sync_folder(self.path)
+        self.finish()
 
     def begin(self, plan: dict[str, Any], keep: Manifest | None, *, resume: bool) -> None:
         """Notes the plan, or takes up the one that is there; clears what else earlier runs wrote.
@@ -216,6 +250,7 @@ class OutputFolder:
         for name in (_JOURNAL, PLAN):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._file(WORK_FOLDER, name))
+        shutil.rmtree(self._file(WORK_FOLDER, _REPLACEMENT), ignore_errors=True)
         with contextlib.suppress(OSError):
             os.rmdir(self._file(WORK_FOLDER))
 

@@ -18,11 +18,14 @@ from fastload.formats.shard import check_fields
 from fastload.pack.convert import COMPLETE, WRITER, PackReport, report_on
 from fastload.pack.folder import OutputFolder
 from fastload.pack.opening import check_counts, open_input
-from fastload.pack.plan import SHARD_BYTES, Plan, differences, digest, stamp
+from fastload.pack.plan import SHARD_BYTES, Plan, differences, digest, stamp_of
 from fastload.pack.select import Renamed, Selection
 from fastload.pack.shards import Group, Outcome, Progress, write_shards
 from fastload.pack.sources.base import Source
 from fastload.structure import Structure, is_leaf, renumber, to_json, with_member
+
+_LONGEST_NAME = 100  # of a column group
+_SHARD_OF = re.compile(r"(.+)-\d{6,}\.safetensors")
 
 
 def append(
@@ -158,7 +161,7 @@ def add_column(
             return report_on(folder.path, manifest, [COMPLETE])
         renamed, structure = _with_members(manifest, opened, name, source, folder.path)
         check_fields([*manifest.fields, *renamed.fields])
-        group = _group_name(renamed.fields[0].name, manifest)
+        group = _group_name(renamed.fields[0].name, manifest, folder)
         empty = Shards(group, renamed.fields, f"{group}-{{:06d}}.safetensors", (), (), ())
         outcomes = run.write([(renamed, empty)], workers, progress)
         grown = replace(
@@ -189,11 +192,23 @@ class _Run:
         return digest([self.task, self.options, plan.describe()])
 
     def is_done(self) -> bool:
-        """Whether the run that is to be continued had come to its end before it was killed."""
+        """Whether the run that is to be continued had come to its end before it was killed.
+
+        Raises:
+            ValueError: nothing was broken off, and the last change was one like this.
+        """
         history = self.manifest.source.get("history", [])
+        if not history or history[-1].get("plan") != self.id:
+            return False
         before = self.folder.plan() or {}
-        told = self.resume or before.get("generation") == self.manifest.generation - 1
-        return bool(told and history and history[-1].get("plan") == self.id)
+        if before.get("generation") == self.manifest.generation - 1:
+            return True
+        if self.resume:
+            raise ValueError(
+                f"{self.folder.path}: there is nothing to resume, and the last change was this one "
+                "or one alike; without --resume (resume=True) it is made once more"
+            )
+        return False
 
     def write(
         self,
@@ -210,7 +225,7 @@ class _Run:
             **self.options,
             "groups": [plan.describe() for plan in plans],
             "shards": sum(plan.shards for plan in plans),
-            "stamp": stamp(self.opened.paths()),
+            "stamp": stamp_of(self.opened),
             "files": [plan.file_name for plan in plans],
         }
         self.folder.begin(noted, self.manifest, resume=self.resume)
@@ -350,11 +365,14 @@ def _with_members(
     return Renamed.of(opened, prefix) if prefix else opened, structure
 
 
-def _group_name(field: str, manifest: Manifest) -> str:
-    """A name for a column group that can begin the names of its files."""
-    name = re.sub(r"[^A-Za-z0-9_.-]", "-", field).lstrip("_.-") or "column"
+def _group_name(field: str, manifest: Manifest, folder: OutputFolder) -> str:
+    """A name for a column group that can begin the names of its files, and of no others."""
+    name = re.sub(r"[^A-Za-z0-9_.-]", "-", field).lstrip("_.-")[:_LONGEST_NAME] or "column"
     taken = {group.name for group in manifest.groups} | {
         group.file_name.partition("-{")[0] for group in manifest.groups
     }
+    own = {file.partition("-{")[0] for file in (folder.plan() or {}).get("files", [])}
+    found = (_SHARD_OF.fullmatch(name) for name in os.listdir(folder.path))
+    taken |= {match[1] for match in found if match} - own
     free = (f"{name}-{number}" for number in itertools.count(2))
     return name if name not in taken else next(made for made in free if made not in taken)

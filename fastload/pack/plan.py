@@ -10,10 +10,13 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
+
+from fastload import _core
 from fastload.formats.extents import Field
 from fastload.formats.fields import schema
 from fastload.formats.shard import PROFILE, shard_layout
-from fastload.pack.sources.base import Source
+from fastload.pack.sources.base import Ragged, Source, probed
 from fastload.structure import Structure, to_json
 
 SHARD_BYTES = 256 << 20
@@ -114,7 +117,7 @@ def parse_splits(split: Mapping[str, float] | None) -> Splits:
     splits = tuple((name, str(fraction)) for name, fraction in (split or {}).items())
     try:
         fractions = [Fraction(fraction) for _, fraction in splits]
-    except ValueError as error:
+    except (ValueError, ZeroDivisionError) as error:
         raise ValueError(f"split: {error}") from error
     for (name, text), fraction in zip(splits, fractions, strict=True):
         if not name or not isinstance(name, str):
@@ -140,11 +143,24 @@ def split_rows(splits: Splits, rows: int) -> dict[str, tuple[int, int]]:
     return {name: (ends[n], ends[n + 1]) for n, (name, _) in enumerate(splits)}
 
 
-def stamp(paths: Sequence[str]) -> dict[str, Any]:
-    """Sizes and times of files by name; many files are summed up, folder by folder.
+def stamp_of(source: Source) -> dict[str, Any]:
+    """What tells whether an input has changed between two runs; no part of the dataset's id.
 
-    It tells whether an input has changed between two runs; it is no part of the dataset's id.
+    Of files their sizes and times, of other inputs a checksum of some samples.
     """
+    if paths := source.paths():
+        return stamp(paths)
+    crc = 0
+    for row in probed(source.rows):
+        for column in source.part(row, row + 1).read(lambda _: None).columns:
+            parts = (column.values, column.offsets) if isinstance(column, Ragged) else (column,)
+            for part in parts:
+                crc = _core.crc32c(np.ascontiguousarray(part).tobytes(), crc)
+    return {"samples": crc}
+
+
+def stamp(paths: Sequence[str]) -> dict[str, Any]:
+    """Sizes and times of files by name; many files are summed up, folder by folder."""
     if len(paths) <= _MOST_STAMPS:
         return {path: list(_size_and_time(path)) for path in paths}
     folders: dict[str, Any] = {}

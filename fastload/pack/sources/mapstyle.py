@@ -7,15 +7,24 @@ import importlib
 import operator
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from fastload.dataset import Dataset, PackedDataset
 from fastload.formats.extents import Extents, FileSource, Int64Array
 from fastload.pack.sources.base import Advance, Part, RaggedBuilder, Rows, Source, probed
 from fastload.pack.sources.leaves import Leaf, field_of_leaves, fit, mean_bytes, read_leaf
-from fastload.structure import Structure, is_leaf, leaf_names, map_leaves, rebuild
+from fastload.structure import (
+    Structure,
+    flatten,
+    is_leaf,
+    leaf_names,
+    map_leaves,
+    rebuild,
+    skeleton,
+)
 
 _DEEPEST = 8  # datasets in datasets
 
@@ -73,7 +82,10 @@ class SamplesPart(Part):
         for row, index in enumerate(self.indices):
             leaves = _leaves(source.structure, _sample(dataset, index), f"sample {index}")
             for column, field, leaf in zip(columns, source.fields, leaves, strict=True):
-                content = fit(read_leaf(leaf, field.name, index), field, index)
+                found = read_leaf(leaf, field.name, index)
+                if source.meanings_known and found.dtype == field.dtype:
+                    found = replace(found, logical=field.logical)
+                content = fit(found, field, index)
                 if isinstance(column, RaggedBuilder):
                     column.append(content)
                 else:
@@ -84,9 +96,15 @@ class SamplesPart(Part):
 
 @dataclass(frozen=True, kw_only=True)
 class SamplesSource(Source):
-    """A map-style dataset, with the schema of its first sample."""
+    """A map-style dataset, with the schema of some of its samples.
+
+    Attributes:
+        handle: Gives the dataset.
+        meanings_known: The dataset says itself what its numbers mean, which samples do not show.
+    """
 
     handle: Held | Named
+    meanings_known: bool = False
 
     def part(self, start: int, stop: int) -> SamplesPart:
         """The samples [start, stop)."""
@@ -108,6 +126,14 @@ class SamplesSource(Source):
     def inputs(self) -> Any:
         """The name of a dataset that was given by name."""
         return self.handle.name
+
+
+def _own(dataset: Any, depth: int = 0) -> Dataset | None:
+    """The dataset of fastload's whose samples these are: itself, or that of a Subset."""
+    if isinstance(dataset, Dataset) or depth == _DEEPEST:
+        return dataset if isinstance(dataset, Dataset) else None
+    same = type(dataset).__name__ == "Subset" and type(dataset).__module__.startswith("torch.")
+    return _own(dataset.dataset, depth + 1) if same else None
 
 
 def _files_of(dataset: Any, depth: int = 0) -> list[str]:
@@ -150,17 +176,23 @@ def open_samples(handle: Held | Named) -> SamplesSource:
         found = _leaves(template, sample, f"sample {index}")
         for column, name, leaf in zip(columns, names, found, strict=True):
             column.append(read_leaf(leaf, name, index))
-    fields = tuple(
-        field_of_leaves(name, leaves, indices) for name, leaves in zip(names, columns, strict=True)
-    )
+    own = _own(dataset)
+    if own is not None and skeleton(own.structure) == skeleton(template):
+        fields = tuple(own.fields[number] for number in flatten(own.structure))
+    else:
+        own = None
+        fields = tuple(map(functools.partial(field_of_leaves, indices=indices), names, columns))
+    classes = own.manifest.class_fields if isinstance(own, PackedDataset) else {}
     numbers = iter(range(len(names)))
     return SamplesSource(
         kind="samples",
         fields=fields,
         structure=map_leaves(lambda _: next(numbers), template),
         rows=rows,
+        classes={name: of.names for name, of in classes.items()},
         ragged_bytes=sum(map(mean_bytes, fields, columns)),
         handle=handle,
+        meanings_known=own is not None,
     )
 
 
