@@ -268,6 +268,28 @@ def test_a_replacement_killed_while_files_move_is_ended_by_the_next_run(
     assert same_bytes(out, tmp_path / "clean")
 
 
+def test_a_replacement_killed_while_old_shards_go_leaves_none_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, new = tmp_path / "out", {"x": np.arange(64)}
+    fastload.pack({"x": np.arange(1000)}, out, shard_size=1 << 10)
+    fastload.pack(new, tmp_path / "clean", shard_size=1 << 8)
+
+    clear = folder.OutputFolder._clear_old_manifests
+
+    def killed(self: folder.OutputFolder) -> None:
+        if Path(self.path) == out:
+            raise KeyboardInterrupt
+        clear(self)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(folder.OutputFolder, "_clear_old_manifests", killed)
+        with pytest.raises(KeyboardInterrupt):
+            fastload.pack(new, out, shard_size=1 << 8, overwrite=True)
+    fastload.pack(new, out, shard_size=1 << 8, resume=True)
+    assert same_bytes(out, tmp_path / "clean")
+
+
 def test_packing_a_packed_dataset_keeps_what_its_fields_mean(tmp_path: Path) -> None:
     for name in ("a", "b"):
         for number in range(3):

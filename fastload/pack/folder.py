@@ -16,7 +16,14 @@ from typing import Any
 from fastload.formats import is_packed
 from fastload.formats.files import AnyPath, absolute
 from fastload.formats.manifest import Manifest, shard_file
-from fastload.formats.packed import MANIFEST, PLAN, WORK_FOLDER, incomplete, old_manifest
+from fastload.formats.packed import (
+    MANIFEST,
+    PLAN,
+    WORK_FOLDER,
+    incomplete,
+    old_manifest,
+    read_manifest,
+)
 from fastload.pack.files import TEMPORARY_PREFIX, new_file, sync_folder, write_all
 from fastload.pack.journal import Journal, replay
 from fastload.pack.plan import differences
@@ -135,7 +142,7 @@ class OutputFolder:
     # --- The run ------------------------------------------------------------------------------
 
     def take(self) -> None:
-        """Makes the folder, and holds it until `close`.
+        """Makes the folder, and holds it until `close`; ends a replacement that was killed.
 
         Raises:
             FileExistsError: another run holds it.
@@ -187,6 +194,8 @@ class OutputFolder:
                 sync_folder(self.path)
             os.rename(os.path.join(fresh, name), self._file(name))
         sync_folder(self.path)
+        # A run that was killed in `adopt` may have left some of the old ones.
+        self._clear({"files": [SHARD_FILE]}, read_manifest(self.path))
         self.finish()
 
     def begin(self, plan: dict[str, Any], keep: Manifest | None, *, resume: bool) -> None:
