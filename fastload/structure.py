@@ -68,7 +68,7 @@ def with_members(container: Structure, members: Any) -> Structure:
         ({'x': 1, 'y': 2}, (3, 4))
     """
     if not isinstance(container, dict):
-        return _sample_maker(container)(members)
+        return rebuild(container, members)
     clone = copy.copy(container)
     clone.clear()
     for key, member in members.items():
