@@ -62,6 +62,7 @@ class PyEngine {
   PyEngine(py::object table, py::object pool, const std::vector<FieldArgument>& fields,
            py::object order, int num_workers, std::int64_t depth, const std::string& on_error)
       : table_(std::move(table)), order_(std::move(order)), skips_(on_error == "skip") {
+    check_not_exiting();
     if (!skips_ && on_error != "raise") {
       throw py::value_error("on_error must be 'raise' or 'skip', got '" + on_error + "'");
     }

@@ -5,6 +5,7 @@
 #include <set>
 #include <thread>
 
+#include "base/error.h"
 #include "base/fork.h"
 #include "base/mutex.h"
 #include "bindings/bindings.h"
@@ -14,13 +15,16 @@ namespace {
 
 // How long interpreter exit waits for threads that work without the GIL.
 constexpr auto kPatience = std::chrono::seconds(2);
+// How long it then lets daemon threads run on to a StoppedError of ours: between two batches they
+// are inside torch, which dies as we would when it wants the GIL back from a dead interpreter.
+constexpr auto kGrace = std::chrono::milliseconds(200);
 
 class ExitGate {
  public:
   void add(Engine* engine) {
     MutexLock lock(mutex_);
     engines_.insert(engine);
-    if (exiting.load()) engine->request_stop();
+    used_ = true;
   }
   void remove(Engine* engine) {
     MutexLock lock(mutex_);
@@ -30,13 +34,16 @@ class ExitGate {
     exiting.store(true);
     {
       MutexLock lock(mutex_);
+      if (!used_) return;
       for (Engine* engine : engines_) engine->request_stop();
     }
+    const bool others = py::module_::import("threading").attr("active_count")().cast<int>() > 1;
     const py::gil_scoped_release unlocked;
     const auto patience = std::chrono::steady_clock::now() + kPatience;
     while (inside.load() > 0 && std::chrono::steady_clock::now() < patience) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
+    if (others) std::this_thread::sleep_for(kGrace);
   }
 
   std::atomic<int> inside{0};  // threads without the GIL
@@ -45,6 +52,7 @@ class ExitGate {
  private:
   Mutex mutex_;
   std::set<Engine*> engines_ FL_GUARDED_BY(mutex_);
+  bool used_ FL_GUARDED_BY(mutex_) = false;
 };
 
 // Of this process: a forked child starts with an empty one. Leaked, since engines may die after
@@ -73,6 +81,9 @@ Unlocked::~Unlocked() {
   --gate().inside;
 }
 
+void check_not_exiting() {
+  if (gate().exiting.load()) throw StoppedError("Python is exiting");
+}
 void stop_at_exit(Engine* engine) { gate().add(engine); }
 void forget_at_exit(Engine* engine) { gate().remove(engine); }
 

@@ -2,7 +2,8 @@
 //
 // A daemon thread that wants the GIL back from a dead interpreter is ended by Python, through C++
 // frames that cannot be unwound, and takes the process down. So whoever works without the GIL is
-// counted, and an atexit hook stops every live engine and waits, within bounds, until nobody does.
+// counted, and an atexit hook stops every live engine and waits, within bounds, until nobody does
+// and daemon threads have met the end.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -24,6 +25,9 @@ class Unlocked {
  private:
   std::optional<pybind11::gil_scoped_release> released_;
 };
+
+// Throws StoppedError once the interpreter is exiting.
+void check_not_exiting();
 
 // The engine is stopped when the interpreter exits, until it is forgotten.
 void stop_at_exit(Engine* engine);
