@@ -5,9 +5,9 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-import torch.utils.data._utils.collate
+import torch
 from torch.utils.data import BatchSampler, IterableDataset, SequentialSampler
-from torch.utils.data._utils.collate import default_collate_fn_map
+from torch.utils.data._utils import collate
 
 from fastload import transforms as transforms_
 from fastload.batches import batch_maker
@@ -19,6 +19,9 @@ from fastload.structure import with_missing
 from fastload.tokens import TokenDataset
 
 IO_KINDS = (None, "auto", "mmap", "pread")
+
+# How torch ships it, unless somebody has been there before: then the modules of functions tell.
+_COLLATE_MAP = dict(collate.default_collate_fn_map)
 
 
 def check_own(seed: Any, shard: Any, order: str, io: str | None) -> None:
@@ -126,11 +129,7 @@ def with_keyed_sampler(
     shard: Any,
     order: str,
 ) -> dict[str, Any]:
-    """The arguments with a KeyedSampler as the sampler, where the order is keyed.
-
-    Raises:
-        ValueError: there is nothing to shuffle.
-    """
+    """The arguments with a KeyedSampler as the sampler, where the order is keyed."""
     batch_size, drop_last = arguments["batch_size"], bool(arguments["drop_last"])
     # Sizes that are none are refused later, in torch's words.
     size = batch_size if type(batch_size) is int and batch_size > 0 else 1
@@ -141,7 +140,7 @@ def with_keyed_sampler(
         return arguments
     shuffle = bool(arguments["shuffle"])
     if shuffle and len(dataset) == 0:
-        raise ValueError("num_samples should be a positive integer value, but got num_samples=0")
+        return arguments  # torch refuses it, after all that it refuses before
     row_bytes = None if native is None else sample_bytes(native)
     sampler = KeyedSampler(
         dataset,
@@ -158,8 +157,10 @@ def with_keyed_sampler(
 
 def collates_as_shipped() -> bool:
     """Whether nobody has told `default_collate` to treat some type in another way."""
-    own = torch.utils.data._utils.collate.__name__
-    return all(function.__module__ == own for function in default_collate_fn_map.values())
+    functions = collate.default_collate_fn_map
+    return functions == _COLLATE_MAP and all(
+        function.__module__ == collate.__name__ for function in functions.values()
+    )
 
 
 def pins(device_name: str, *, may_warn: bool) -> bool:
@@ -173,7 +174,7 @@ def pins(device_name: str, *, may_warn: bool) -> bool:
         warnings.warn(
             "pin_memory_device is deprecated, the current accelerator will be used as the "
             f"device,ignore pin_memory_device='{device_name}'.",
-            stacklevel=6,
+            stacklevel=7,
         )
     accelerator = getattr(torch, "accelerator", torch.cuda)
     found = bool(accelerator.is_available())
@@ -181,6 +182,6 @@ def pins(device_name: str, *, may_warn: bool) -> bool:
         warnings.warn(
             "'pin_memory' argument is set as true but no accelerator is found, then device "
             "pinned memory won't be used.",
-            stacklevel=6,
+            stacklevel=7,
         )
     return found and not torch.backends.mps.is_available()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, NoReturn
@@ -12,7 +13,7 @@ import numpy.typing as npt
 import torch
 
 from fastload.decode import Decoded
-from fastload.errors import FormatError
+from fastload.errors import FormatError, add_note
 from fastload.formats.extents import Extents, Field, Int64Array
 from fastload.formats.fields import BYTE_STRINGS, TEXT
 from fastload.native import torch_dtype
@@ -47,7 +48,6 @@ def batch_maker(
     extents: Extents,
     transforms: Transforms | None = None,
     pin: bool = False,
-    device: torch.device | None = None,
     missing: bool = False,
 ) -> Maker:
     """A function from the arrays of a batch to what the loader hands out.
@@ -56,7 +56,6 @@ def batch_maker(
         extents: The dataset.
         transforms: Of its ragged fields.
         pin: Copy to pinned memory.
-        device: Copy there.
         missing: The last array, dataset indices of samples that were left out, is a member of the
             batch: of a dict under the key "missing", else the last one.
 
@@ -66,14 +65,11 @@ def batch_maker(
     fields = extents.fields
     structure = with_missing(extents.structure, len(fields)) if missing else extents.structure
     plain = not any(f.ragged or f.storage.name != f.dtype for f in fields)
-    if plain and not pin and device is None:
+    if plain and not pin:
         build, from_numpy = batch_builder(structure), torch.from_numpy
         return lambda arrays, samples: build(list(map(from_numpy, arrays)))
 
-    def finish(tensor: torch.Tensor) -> torch.Tensor:
-        if pin:
-            tensor = tensor.pin_memory()
-        return tensor if device is None else tensor.to(device, non_blocking=True)
+    finish: Finish = pinner() if pin else lambda tensor: tensor
 
     chosen = transforms or {}
     keyless = _in_sequences(extents.structure)
@@ -98,6 +94,31 @@ def batch_maker(
         return build(leaves)
 
     return make
+
+
+def pinner() -> Finish:
+    """Copies tensors to pinned memory, until there is none left; then it says so and lets them be.
+
+    Training goes on without it, only slower.
+    """
+    works = True
+
+    def pinned(tensor: torch.Tensor) -> torch.Tensor:
+        nonlocal works
+        if not works:
+            return tensor
+        try:
+            return tensor.pin_memory()
+        except RuntimeError as error:
+            works = False
+            warnings.warn(
+                f"{tensor.nbytes} bytes cannot be pinned, the batches of this iterator come "
+                f"unpinned from now on: {error}",
+                stacklevel=9,
+            )
+            return tensor
+
+    return pinned
 
 
 def _array_count(field: Field, transform: Transform | None) -> int:
@@ -231,10 +252,11 @@ def _dense(field: Field, values: Array, offsets: Array, samples: Samples) -> Arr
 
 
 def _images(field: Field, channels: int, decoded: Decoded, samples: Samples) -> Array:
-    if isinstance(decoded.error, MemoryError):
-        raise decoded.error
     if decoded.error is not None:
         where = f"field {field.name!r}: sample {samples()[decoded.place]}"
+        if isinstance(decoded.error, MemoryError):
+            add_note(decoded.error, where)
+            raise decoded.error
         unknown = type(decoded.error).__name__ == "UnidentifiedImageError"
         why = "not an image of a known kind" if unknown else decoded.error
         raise FormatError(f"{where}: the image cannot be decoded: {why}") from decoded.error

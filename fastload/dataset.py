@@ -152,7 +152,7 @@ class Dataset:
 
     def _rows(self, indices: Sequence[int]) -> Int64Array:
         length = len(self)
-        rows = [operator.index(index) for index in indices]
+        rows = [_as_int(index) for index in indices]
         for row in rows:
             if not -length <= row < length:
                 raise IndexError(f"index {row} is out of range for {length} samples")
@@ -161,6 +161,14 @@ class Dataset:
     def _described(self) -> str:
         fields = ", ".join(f"{field.name}: {field}" for field in self.fields)
         return f"{len(self)} samples of {fields}"
+
+
+def _as_int(index: Any) -> int:
+    try:
+        return operator.index(index)
+    except TypeError:
+        kind = type(index).__name__
+        raise TypeError(f"an index must be an integer, not {index!r} of type {kind}") from None
 
 
 def _ragged_samples(

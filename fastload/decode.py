@@ -29,6 +29,9 @@ class Source(Protocol):
     def next(self, timeout_s: float = 0.0) -> Any:
         """The arrays of the next batch; None after the last one."""
 
+    def describe_due(self) -> str:
+        """What the batch that is due is waiting for, for a message."""
+
     def stop(self) -> None:
         """Ends every wait in `next`."""
 
@@ -55,6 +58,7 @@ class _Job:
     arrays: Arrays | None
     error: BaseException | None = None
     tasks: Iterator[Callable[[], None]] = field(default_factory=lambda: iter(()))
+    total: int = 0
     left: int = 0
 
 
@@ -167,7 +171,7 @@ class DecodeStage:
                     raise StoppedError("the iterator was stopped")
                 left = None if end is None else end - time.monotonic()
                 if left is not None and left <= 0:
-                    raise TimeoutError("the batch is still being read or decoded")
+                    raise TimeoutError(self._due())
                 self._changed.wait(left)
             job = self._jobs[0]
             if job.arrays is not None or job.error is not None:  # else the end, which stays
@@ -176,6 +180,17 @@ class DecodeStage:
         if job.error is not None:
             raise job.error
         return job.arrays
+
+    def describe_due(self) -> str:
+        """What the batch that is due is waiting for."""
+        with self._changed:
+            return self._due()
+
+    def _due(self) -> str:
+        if not self._jobs:
+            return self._source.describe_due()
+        job = self._jobs[0]
+        return f"decoding, {job.total - job.left} of {job.total} images done"
 
     def stop(self) -> None:
         """Stops the source and ends the threads; may be called again, and by any thread."""
@@ -232,7 +247,7 @@ class DecodeStage:
             delivered.append(images.decoded)
             tasks += images.tasks
             number += 2
-        return _Job(delivered, None, iter(tasks), len(tasks))
+        return _Job(delivered, None, iter(tasks), len(tasks), len(tasks))
 
     def _take(self) -> None:
         try:

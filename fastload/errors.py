@@ -13,6 +13,14 @@ class FormatError(ValueError):
     """
 
 
+def add_note(error: BaseException, note: str) -> None:
+    """Adds to what an error says: a note, or before Python 3.11 in its message."""
+    if hasattr(error, "add_note"):
+        error.add_note(note)
+    else:
+        error.args = (" ".join(map(str, (*error.args, f"({note})"))),)
+
+
 class StoppedError(RuntimeError):
     """An iterator was used after it was stopped, or in a process forked from its owner.
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
@@ -16,63 +16,16 @@ from fastload import _core
 from fastload.batches import Arrays, batch_maker
 from fastload.decode import DecodeStage, Source
 from fastload.errors import StoppedError
-from fastload.formats.extents import Extents, Field, Int64Array
-from fastload.state import Bookmark
+from fastload.formats.extents import Field, Int64Array
+from fastload.handover import Handover
+from fastload.run import Run
+from fastload.state import Progress
 from fastload.streams import Stream, make_stream
-from fastload.transforms import DecodeImage, PadTo, Transform, Transforms, padding
+from fastload.transforms import DecodeImage, PadTo, Transform, padding
+
+_NAMED = 4  # samples in a message
 
 Take = Callable[[float], "Arrays | None"]
-
-_DEPTH_BYTES = 64 << 20
-_MAX_DEPTH = 64
-
-
-@dataclass(frozen=True)
-class Run:
-    """What an iterator needs of its loader.
-
-    Attributes:
-        extents: Where the samples lie.
-        transforms: Of its ragged fields.
-        table: The same for the core.
-        pool: Memory that outlives the iterator.
-        index_sampler: Gives batches of indices.
-        mark: Is told when the epoch begins.
-        generator: For torch's base seed.
-        draws_base_seed: Whether that is drawn at all.
-        worker_rules: torch's number of workers, which says when indices are drawn.
-        pulls_ahead: Batches of indices that torch draws before the first batch is asked for.
-        threads: The engine's.
-        depth: Batches that the engine keeps ready.
-        timeout: Seconds to wait for a batch; 0 for ever.
-        pin: Copy batches to pinned memory.
-        device: Copy batches there; None: leave them.
-        on_error: "skip" leaves out damaged samples, "raise" raises.
-        said: Warnings that were given; grows.
-    """
-
-    extents: Extents
-    transforms: Transforms
-    table: _core.Table
-    pool: _core.SlotPool
-    index_sampler: Any
-    mark: Bookmark
-    generator: torch.Generator | None
-    draws_base_seed: bool
-    worker_rules: int
-    pulls_ahead: int
-    threads: int
-    depth: int
-    timeout: float
-    pin: bool
-    device: torch.device | None
-    on_error: str
-    said: set[str]
-
-
-def default_depth(batch_bytes: int, threads: int) -> int:
-    """Batches to keep ready: 64 MiB of them, but enough for every thread, and at most 64."""
-    return max(2, threads + 1, min(_MAX_DEPTH, _DEPTH_BYTES // max(1, batch_bytes)))
 
 
 class _NativeIterator:
@@ -90,6 +43,7 @@ class _NativeIterator:
         self._profile_name = f"enumerate(DataLoader)#{type(self).__name__}.__next__"
         self._source: Source | None = None
         self._finalizer: weakref.finalize[..., Any] | None = None
+        self._pulling = threading.Lock()  # threads may share an iterator
         self._begin(run, is_new=True)
 
     def restart(self, run: Run) -> None:
@@ -109,25 +63,27 @@ class _NativeIterator:
                 "prefetch_factor must be greater than 0 for MultiProcessingDataLoaderIter"
             )
         self._skips = run.on_error == "skip"
-        self._make = batch_maker(run.extents, run.transforms, run.pin, run.device, self._skips)
+        self._make = batch_maker(run.extents, run.transforms, run.pin, self._skips)
+        handover = Handover(run.device, run.batch_transform)
+        self._handover = None if handover.does_nothing else handover
         self._missing: Any = ()
         self._timeout = float(run.timeout)
         # Until the first pull; these three change together.
         self._take: Take | None = None
         self._pull: Callable[[], bool] | None = None
         self._progress = self._stream.progress
-        self._errors = self._stream.errors
+        self._odd = self._stream.odd
         if run.worker_rules and not self._stream.waits_for_next:
             if is_new:  # torch makes an iterator over its sampler twice
                 self._stream = make_stream(run.index_sampler, run.mark, run.extents.rows)
             self._start(run.pulls_ahead)
 
-    def _start(self, pulls: int) -> Take:
+    def _start(self, pulls: int) -> None:
         stream, run = self._stream, self._run
         more = True
         for _ in range(pulls):
             more = more and stream.pull()
-        self._progress, self._errors = stream.progress, stream.errors
+        self._progress, self._odd = stream.progress, stream.odd
         self._pull = stream.pull if more else None
         self._warn_if_empty()
         fields = run.extents.fields
@@ -142,7 +98,14 @@ class _NativeIterator:
         )
         self._source = self._decoding(engine, fields)
         self._take = self._source.next
-        return self._take
+
+    def _pull_one(self) -> None:
+        """Asks for one more batch of indices; at the first call, begins."""
+        with self._pulling:
+            if self._take is None:
+                self._start(self._run.pulls_ahead or 1)
+            elif self._pull is not None and not self._pull():
+                self._pull = None
 
     def _decoding(self, engine: _core.Engine, fields: Sequence[Field]) -> Source:
         """The engine, with a stage behind it if there are images to decode."""
@@ -176,7 +139,7 @@ class _NativeIterator:
             warnings.warn(
                 f"no batch is left: drop_last=True drops a batch that is not full, and "
                 f"{progress.per_batch} samples make a batch of all ranks, but there are {samples}",
-                stacklevel=5,
+                stacklevel=7,
             )
 
     def __iter__(self) -> _NativeIterator:
@@ -192,13 +155,28 @@ class _NativeIterator:
         return self._next()
 
     def _next(self) -> Any:
-        take = self._take
-        if take is None:
-            take = self._start(1)
-        elif self._pull is not None and not self._run.worker_rules and not self._pull():
-            self._pull = None
         try:
-            arrays = take(self._timeout)
+            if self._handover is not None:
+                return self._handover.next(self._loaded)
+            batch = self._load()
+        except StopIteration:
+            self._progress.finished = True
+            raise
+        progress = self._progress
+        progress.handed = progress.turns
+        return batch
+
+    def _loaded(self) -> tuple[Any, tuple[Progress, int]]:
+        batch = self._load()
+        return batch, (self._progress, self._progress.turns)
+
+    def _load(self) -> Any:
+        """The next batch as it is loaded; whether it comes or fails, that was its turn."""
+        if self._take is None or (self._pull is not None and not self._run.worker_rules):
+            self._pull_one()
+        assert self._take is not None
+        try:
+            arrays = self._take(self._timeout)
         except Exception as error:
             self._fail(error)
         if arrays is None:
@@ -206,21 +184,28 @@ class _NativeIterator:
         if self._skips:
             self._missing = arrays[-1]
             self._say_what_is_missing()
-        if self._pull is not None or self._errors:
-            self._after_batch()
-        progress = self._progress
+        if self._pull is not None and self._run.worker_rules:
+            self._pull_one()  # torch pulls between receiving a batch and handing it out
+        items = self._odd.pop(self._progress.turns, None)
         try:
-            batch = self._make(arrays, self._samples)
-        except Exception:
-            progress.turns += 1
-            raise
-        progress.handed = progress.turns = progress.turns + 1
-        return batch
+            return self._make(arrays, self._samples) if items is None else self._run.fetch(items)
+        finally:
+            self._progress.turns += 1
 
     def _samples(self) -> Int64Array:
         """The dataset's indices of the batch whose turn it is."""
         indices = self._stream.indices(self._progress.turns)
         return indices[~np.isin(indices, self._missing)] if len(self._missing) else indices
+
+    def _due(self) -> str:
+        """The batch whose turn it is, for a message."""
+        turn = self._progress.turns
+        try:
+            indices = self._stream.indices(turn)
+        except KeyError:
+            return f"batch {turn}"  # it has none yet
+        samples = ", ".join(map(str, indices[:_NAMED].tolist()))
+        return f"batch {turn} (samples {samples}{', ...' if len(indices) > _NAMED else ''})"
 
     def _say_what_is_missing(self) -> None:
         if not len(self._missing):
@@ -228,34 +213,25 @@ class _NativeIterator:
         for complaint in self._run.table.bad_blocks:
             if complaint not in self._run.said:
                 self._run.said.add(complaint)
-                warnings.warn(f"samples are left out: {complaint}", stacklevel=4)
-
-    def _after_batch(self) -> None:
-        """What torch does between receiving a batch and handing it out."""
-        if self._pull is not None and self._run.worker_rules and not self._pull():
-            self._pull = None
-        if error := self._errors.pop(self._progress.turns, None):
-            self._progress.turns += 1
-            raise error
+                warnings.warn(f"samples are left out: {complaint}", stacklevel=5)
 
     def _fail(self, error: Exception) -> NoReturn:
         # A read may time out as well; that is the batch's own error and has an errno.
         if isinstance(error, TimeoutError) and error.errno is None:
             raise RuntimeError(
-                f"DataLoader timed out after {self._run.timeout} seconds: {error}"
+                f"DataLoader timed out after {self._run.timeout} seconds: {self._due()}: {error}"
             ) from None
-        if isinstance(error, StoppedError) and self._progress.finished:
+        if isinstance(error, StoppedError) and self._take is _ended:
             raise StopIteration from None  # another thread took the last batch
         if not isinstance(error, StoppedError):
             self._progress.turns += 1
-            if self._pull is not None and self._run.worker_rules and not self._pull():
-                self._pull = None
+            if self._pull is not None and self._run.worker_rules:
+                self._pull_one()
         raise error
 
     def _finish(self) -> NoReturn:
-        self._progress.finished = True
-        self._stop()
         self._take = _ended
+        self._stop()
         raise StopIteration
 
     def __getstate__(self) -> NoReturn:

@@ -12,41 +12,36 @@ from typing import Any, TypeVar
 import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sampler, default_collate
 
-from fastload import _core, distributed
 from fastload import dataset as datasets
+from fastload import distributed
 from fastload.arguments import (
     as_first_given,
     check_not_empty,
     check_own,
     check_reading,
     check_transforms,
-    collates_as_shipped,
-    pins,
     with_keyed_sampler,
 )
 from fastload.formats import checks
-from fastload.iterator import Run, _NativeIterator, default_depth
-from fastload.native import delivered_bytes, fingerprint, native_extents
+from fastload.handover import BatchTransform, Handover
+from fastload.iterator import _NativeIterator
+from fastload.native import fingerprint, native_extents
 from fastload.order import KeyedSampler
+from fastload.run import Chosen, Kept, Run, checked_extents, collated_extents, make_run
 from fastload.state import (
     Bookmark,
     bottom,
     check_torch,
     keyed_state,
+    own_copy,
     prepare_sampler,
     restore_keyed,
     set_sampler_epoch,
     torch_state,
 )
 from fastload.streams import is_keyed
-from fastload.tables import TableCache
-from fastload.tracking import (
-    TrackedSampler,
-    private_generator,
-    to_device,
-    track_iterable,
-    track_map,
-)
+from fastload.tracking import TrackedSampler, private_generator, track
+from fastload.trainers import warn_of_accelerate, warn_of_replacement
 from fastload.transforms import Transforms
 
 T_co = TypeVar("T_co", covariant=True)
@@ -92,7 +87,8 @@ class FastLoader(DataLoader[T_co]):
         shard: With `seed`: `(rank, world)`, a DeviceMesh or ProcessGroup; False: do not share
             out; None: as torch.distributed says, else RANK and WORLD_SIZE.
         order: With `seed`: "full", or "block" for data that are slow to read at random.
-        device: Copy the tensors of each batch there.
+        device: Copy the tensors of each batch there, one batch ahead, beside the stream on which
+            the caller computes.
         io: How files are read: "auto", "mmap" or "pread"; None: as the dataset says.
         transforms: For native data, what becomes of ragged fields, by their names: `PadTo`,
             `Jagged`, `AsList` or `DecodeImage`. Without one, numbers must be of one length in a
@@ -102,6 +98,8 @@ class FastLoader(DataLoader[T_co]):
         on_error: "raise" FormatError for a batch that needs a damaged block; "skip": leave its
             samples out, and warn once. A batch may be empty then, and has one more member, last or
             under the key "missing": int64, the dataset's indices of what was left out.
+        batch_transform: A function of the finished batch, on its device, that gives what is handed
+            out; it runs in the thread that calls `next()`, on its current stream.
 
     Raises:
         ValueError: as DataLoader; `shard` or `order` without `seed`; `seed` with an
@@ -142,6 +140,7 @@ class FastLoader(DataLoader[T_co]):
         transforms: Transforms | None = None,
         verify: str | None = None,
         on_error: str = "raise",
+        batch_transform: BatchTransform | None = None,
     ) -> None:
         check_own(seed, shard, order, io)
         if isinstance(dataset, (str, os.PathLike)):
@@ -192,30 +191,28 @@ class FastLoader(DataLoader[T_co]):
         self.transforms = transforms
         self.verify = verify
         self.on_error = on_error
-        self._auto_workers: int | None = None
+        self.batch_transform = batch_transform
+        self._chosen = Chosen()
         if is_auto:
             self._choose_workers(prefetch_factor, persistent_workers)
-        # What prefetch_factor is when nobody has chosen it.
-        self._unset_prefetch = self.prefetch_factor if prefetch_factor is None else -1
+        if prefetch_factor is None:
+            self._chosen.prefetch = self.prefetch_factor
         self._mark = Bookmark()
         self._tracked: TrackedSampler | None = None
-        self._said: set[str] = set()
-        self._fresh_engine_parts()
+        self._kept = Kept()
         if type(self.batch_sampler) is BatchSampler and hasattr(self.sampler, "set_epoch"):
             # Trainers look for it here.
             self.batch_sampler.set_epoch = self.sampler.set_epoch  # type: ignore[attr-defined]
         self._sealed = True
+        if native is not None:
+            warn_of_replacement(self)
 
     def _choose_workers(self, prefetch_factor: int | None, persistent_workers: bool) -> None:
         if prefetch_factor is not None and prefetch_factor < 0:
             raise ValueError("prefetch_factor option should be non-negative")
-        self.num_workers = self._auto_workers = distributed.thread_count()
+        self.num_workers = self._chosen.workers = distributed.thread_count()
         self.prefetch_factor = prefetch_factor
         self.__dict__["persistent_workers"] = persistent_workers  # torch forbids to assign it
-
-    def _fresh_engine_parts(self) -> None:
-        self._pool = _core.SlotPool()
-        self._tables = TableCache()
 
     def __setattr__(self, attr: str, val: Any) -> None:
         if attr in _FIXED and self.__dict__.get("_sealed"):
@@ -225,13 +222,7 @@ class FastLoader(DataLoader[T_co]):
         super().__setattr__(attr, val)
 
     def __getstate__(self) -> dict[str, Any]:
-        left_behind = ("_pool", "_tables")
-        state = {k: v for k, v in self.__dict__.items() if k not in left_behind}
-        return state | {"_iterator": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._fresh_engine_parts()
+        return self.__dict__ | {"_iterator": None}
 
     # --- Iterating -----------------------------------------------------------------------------
 
@@ -247,8 +238,7 @@ class FastLoader(DataLoader[T_co]):
         else:
             prepare_sampler(self._mark, super()._index_sampler)
             iterator._reset(self)
-            if self._is_iterable:
-                track_iterable(iterator, self._mark, self._finisher())
+            iterator._next_data.restart(self._handover())
         return self._iterator
 
     def _get_iterator(self) -> Any:
@@ -256,11 +246,11 @@ class FastLoader(DataLoader[T_co]):
         run = self._native_run()
         if run is None:
             return self._torch_iterator()
-        if self._auto_workers is None:
+        if self._chosen.workers is None:
             self.check_worker_number_rationality()
         for name in ("worker_init_fn", "multiprocessing_context"):
-            if getattr(self, name) is not None and name not in self._said:
-                self._said.add(name)
+            if getattr(self, name) is not None and name not in self._kept.said:
+                self._kept.said.add(name)
                 warnings.warn(
                     f"{name} is not used: threads, not processes, load this dataset", stacklevel=4
                 )
@@ -276,47 +266,16 @@ class FastLoader(DataLoader[T_co]):
 
     def _native_run(self, is_new: bool = True) -> Run | None:
         """What a native iterator needs; None if torch's has to do."""
-        extents = None
-        if self._auto_collation and self.collate_fn is default_collate and collates_as_shipped():
-            extents = native_extents(self.dataset)
-        check_transforms(self.transforms, extents)
-        extents = check_reading(self.verify, self.on_error, self.dataset, extents)
+        extents = checked_extents(self)
         if extents is None:
             return None
-        sampler, workers = self._index_sampler, self.num_workers
-        is_auto = workers == self._auto_workers
-        prepare_sampler(self._mark, sampler)
-        transforms = self.transforms or {}
-        row_bytes = delivered_bytes(extents, transforms)
-        size = getattr(sampler, "batch_size", None)
-        depth = default_depth(row_bytes * (size if isinstance(size, int) else 1), workers)
-        prefetch = 2 if self.prefetch_factor is None else self.prefetch_factor
-        if self.prefetch_factor != self._unset_prefetch:
-            depth = max(1, prefetch * workers)
-        return Run(
-            extents=extents,
-            transforms=transforms,
-            table=self._tables.get(self.dataset, extents, self.io),
-            pool=self._pool,
-            index_sampler=sampler,
-            mark=self._mark,
-            generator=self.generator,
-            draws_base_seed=not is_keyed(sampler) and not self._mark.has_base_seed,
-            worker_rules=0 if is_auto else workers,
-            pulls_ahead=0 if is_auto else workers * prefetch,
-            threads=workers,
-            depth=depth,
-            timeout=self.timeout,
-            pin=self.pin_memory and pins(self.pin_memory_device, may_warn=is_new),
-            device=self._device(),
-            on_error=self.on_error,
-            said=self._said,
-        )
+        prepare_sampler(self._mark, self._index_sampler)
+        return make_run(self, extents, self._kept, self._chosen, self._mark, is_new=is_new)
 
     def _torch_iterator(self) -> Any:
-        if self._auto_workers is not None and self.num_workers == self._auto_workers:
+        if self.num_workers == self._chosen.workers:
             self.num_workers = 0  # threads cannot load this, and processes were not asked for
-            self._auto_workers = None
+            self._chosen.workers = None
         own_generator, sampler = self.generator, super()._index_sampler
         prepare_sampler(self._mark, sampler)
         if is_keyed(sampler) or self._mark.has_base_seed:
@@ -326,28 +285,27 @@ class FastLoader(DataLoader[T_co]):
             self._tracked = TrackedSampler(sampler, self._mark)
         try:
             iterator: Any = super()._get_iterator()
-            if self._tracked is None:
-                track_iterable(iterator, self._mark, self._finisher())
-            else:
-                track_map(iterator, self._tracked, self._finisher())
+            track(iterator, self._tracked, self._mark, self._handover())
         finally:
             self._tracked, self.generator = None, own_generator
         return iterator
 
-    def _finisher(self) -> Callable[[Any], Any] | None:
-        device = self._device()
-        return None if device is None else lambda data: to_device(data, device)
+    def _handover(self) -> Handover:
+        return Handover(self.device, self.batch_transform)
 
-    def _device(self) -> torch.device | None:
-        device = None if self.device is None else torch.device(self.device)
-        return None if device is None or device.type == "cpu" else device
+    @property
+    def is_native(self) -> bool:
+        """Whether an iterator made now would be native: not torch's own."""
+        return collated_extents(self) is not None
 
     # --- Epochs and state ----------------------------------------------------------------------
 
     @property
     def _is_accelerate_prepared(self) -> bool:
         # Accelerate would share out once more what this loader shares out itself.
-        return type(self.sampler) is KeyedSampler and self.sampler.num_replicas > 1
+        shares = type(self.sampler) is KeyedSampler and self.sampler.num_replicas > 1
+        warn_of_accelerate(self, self._kept.said, shares)
+        return shares
 
     @_is_accelerate_prepared.setter
     def _is_accelerate_prepared(self, value: bool) -> None:
@@ -404,11 +362,12 @@ class FastLoader(DataLoader[T_co]):
         one taken after the loop gives the following epoch.
 
         Raises:
-            ValueError: the state is of other data, another seed or another sampler.
+            TypeError: the state is no dict.
+            ValueError: it is of other data, another seed or another sampler, or no state at all.
         """
-        if not state_dict:
+        state, sampler = own_copy(state_dict), self._index_sampler
+        if not state:
             return
-        state, sampler = copy.deepcopy(dict(state_dict)), self._index_sampler
         if is_keyed(sampler):
             restore_keyed(state, bottom(sampler), fingerprint(self.dataset))
         else:

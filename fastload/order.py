@@ -95,6 +95,7 @@ class KeyedSampler(DistributedSampler[int]):
         self.epoch = 0
         self._epoch_is_new = True  # the next iterator takes `epoch`, not the one after it
         self._restored = False
+        self._epochs_before = 0  # that a caller of set_epoch does not count
         self._first = 0
         self._begun: KeyedEpoch | None = None
         self._world_at_len: int | None = None
@@ -123,6 +124,22 @@ class KeyedSampler(DistributedSampler[int]):
         return self._samples(world) * world
 
     @property
+    def repeats(self) -> int:
+        """How many of this rank's last samples are there to make all ranks equally many.
+
+        They repeat samples that some rank has already; without them the ranks together have each
+        sample once, so that sums over all ranks are exact. It is about the epoch that was begun
+        last, before the first about that one.
+        """
+        place = distributed.find_place(self.shard)
+        begun = None if self._restored else self._begun
+        first = self._first if begun is None else begun.first
+        left = max(0, len(self.dataset) - first)  # type: ignore[arg-type]
+        rest = left % (self.batch_size * place.world)
+        share = 0 if self.drop_last else -(-rest // place.world)
+        return share - min(share, max(0, rest - place.rank * share))
+
+    @property
     def next_epoch(self) -> int:
         """The epoch that the next iterator will take."""
         return self.epoch if self._epoch_is_new else self.epoch + 1
@@ -145,26 +162,35 @@ class KeyedSampler(DistributedSampler[int]):
     def set_epoch(self, epoch: int) -> None:
         """The next iterator takes this epoch, and those after it the following ones.
 
-        Between `restore` and the first index it has no effect: the restored place wins.
+        Between `restore` and the first index it has no effect: the restored place wins, and a
+        caller whose count begins anew after a restart is understood so from then on. Only if
+        nothing is left of the restored epoch, and `epoch` is the one after it, is that taken.
 
         Raises:
             ValueError: `epoch` is not in [0, 2**64).
         """
         epoch = _checked_int("epoch", epoch)
-        if self._restored:
+        if self._restored and not (epoch == self.epoch + 1 and self._is_at_end()):
+            self._epochs_before = max(0, self.epoch - epoch)
             if epoch != self.epoch:
                 warnings.warn(
-                    f"set_epoch({epoch}) is ignored: the loaded state says epoch {self.epoch}",
+                    f"set_epoch({epoch}) is ignored: the loaded state says epoch {self.epoch}"
+                    + ("; later epochs are counted from there" if self._epochs_before else ""),
                     stacklevel=2,
                 )
             return
-        self.epoch = epoch
-        self._epoch_is_new = True
+        self.epoch, self._first = epoch + self._epochs_before, 0
+        self._epoch_is_new, self._restored = True, False
+
+    def _is_at_end(self) -> bool:
+        left = len(self.dataset) - self._first  # type: ignore[arg-type]
+        return left < (self.batch_size * self.num_replicas if self.drop_last else 1)
 
     def restore(self, epoch: int, position: int) -> None:
         """The next iterator takes this epoch from this position of the global order on."""
         self.epoch, self._first = epoch, position
         self._epoch_is_new = self._restored = True
+        self._epochs_before = 0
 
     def begin(self) -> _core.EpochPlan:
         """Takes the next epoch and says which samples it has on this rank."""

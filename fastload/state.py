@@ -4,17 +4,31 @@ from __future__ import annotations
 
 import base64
 import copy
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
 
 from fastload.order import KeyedSampler
-from fastload.torch_order import Draw, foreseen_draw, generator_of
+from fastload.torch_order import Draw, foreseen_draw
 
 VERSION = 1
 _KEYED = ("seed", "order", "epoch", "samples")
 _TORCH = ("sampler", "epoch", "begun")
+# None where there is nothing to say: torch.distributed.checkpoint loads the keys that the state of
+# the loader has before, and no others.
+_TORCH_OPTIONAL = (
+    "samples",
+    "batches",
+    "seed",
+    "generator",
+    "sampler_epoch",
+    "sampler_state",
+    "world",
+    "base_seed_drawn",
+)
+_OPTIONAL = {*_TORCH_OPTIONAL, "block_rows", "window_blocks"}
 _COUNTS = ("epoch", "samples", "batches", "block_rows", "window_blocks")
 _LARGEST_COUNT = 2**62
 
@@ -96,9 +110,9 @@ class Bookmark:
         Raises:
             ValueError: the loaded state counts in the other one.
         """
-        state = self.loaded
-        if state is None:
+        if self.loaded is None:
             return Start(self.next_epoch, 0, {}, False)
+        state = _given(self.loaded)
         if not state["begun"]:
             return Start(state["epoch"], 0, _decoded(state), False)
         if unit not in state:
@@ -109,6 +123,11 @@ class Bookmark:
             )
         return Start(state["epoch"], state[unit], _decoded(state), True)
 
+    def pass_over(self) -> None:
+        """The next iterator takes the epoch after the loaded one."""
+        assert self.loaded is not None
+        self.next_epoch, self.loaded = self.loaded["epoch"] + 1, None
+
     @property
     def resumes(self) -> bool:
         """Whether the next iterator goes on with an epoch whose draws were made before."""
@@ -117,7 +136,7 @@ class Bookmark:
     @property
     def has_base_seed(self) -> bool:
         """Whether torch drew the seed of the workers for the next iterator before it was saved."""
-        return self.resumes or (self.loaded is not None and "base_seed_drawn" in self.loaded)
+        return self.resumes or "base_seed_drawn" in _given(self.loaded or {})
 
 
 # --- Keyed order -------------------------------------------------------------------------------
@@ -166,7 +185,7 @@ def restore_keyed(state: dict[str, Any], sampler: KeyedSampler, fingerprint: str
 def torch_state(
     index_sampler: Any, mark: Bookmark, fingerprint: str, *, base_seed_drawn: bool, own_seed: bool
 ) -> dict[str, Any]:
-    """The state of a loader whose order comes from any other sampler.
+    """The state of a loader whose order comes from any other sampler; always with the same keys.
 
     Args:
         index_sampler: Of the loader.
@@ -176,13 +195,14 @@ def torch_state(
         own_seed: It is drawn from a generator of the loader's, not from torch's default one.
     """
     sampler, progress = bottom(index_sampler), mark.progress
-    state = {
+    state: dict[str, Any] = {
         "version": VERSION,
         "fingerprint": fingerprint,
         "sampler": type(sampler).__name__,
         "epoch": mark.next_epoch,
         "begun": False,
     }
+    state |= dict.fromkeys(_TORCH_OPTIONAL)
     if progress is not None and not progress.finished:
         state |= {"epoch": progress.epoch, "begun": True}
         state["batches" if progress.end is None else "samples"] = progress.position
@@ -190,14 +210,16 @@ def torch_state(
     if base_seed_drawn:
         state["base_seed_drawn"] = True
     draw = sampler_draw(index_sampler)
-    if getattr(sampler, "generator", None) is not None:
-        draw["generator"] = generator_of(sampler).get_state()
+    own = own_generator(sampler)
+    if own is not None:
+        draw["generator"] = own.get_state()
     due = not base_seed_drawn and not own_seed
     return state | _encoded(draw | foreseen_draw(sampler, due))
 
 
 def check_torch(state: dict[str, Any], index_sampler: Any, fingerprint: str) -> None:
     """Raises ValueError, with what differs, unless the state fits a loader with this sampler."""
+    state = _given(state)
     if "seed" in state and "sampler" not in state:
         raise ValueError(f"the state was saved with seed={state['seed']!r}: give it here, too")
     _check(state, _TORCH, fingerprint)
@@ -223,16 +245,16 @@ def prepare_sampler(mark: Bookmark, index_sampler: Any) -> None:
             if _is_stateful(candidate):
                 candidate.load_state_dict(copy.deepcopy(saved["sampler_state"]))
                 break
-    own = getattr(sampler, "generator", None)
-    if own is not None and "generator" in saved and not mark.resumes:
+    own = own_generator(sampler)
+    if own is not None and "generator" in saved:
         own.set_state(saved["generator"])
 
 
 def set_sampler_epoch(index_sampler: Any, saved: Draw | None) -> None:
     """Restores the epoch of a sampler that has one, such as DistributedSampler."""
-    sampler = bottom(index_sampler)
-    if saved and "sampler_epoch" in saved and hasattr(sampler, "set_epoch"):
-        sampler.set_epoch(saved["sampler_epoch"])
+    sampler, epoch = bottom(index_sampler), (saved or {}).get("sampler_epoch")
+    if epoch is not None and hasattr(sampler, "set_epoch"):
+        sampler.set_epoch(epoch)
 
 
 def sampler_draw(index_sampler: Any) -> Draw:
@@ -255,7 +277,17 @@ def bottom(index_sampler: Any) -> Any:
     return index_sampler if below is None else below
 
 
+def own_generator(sampler: Any) -> torch.Generator | None:
+    """The generator that was given to a sampler, if it is one of torch's."""
+    own = getattr(sampler, "generator", None)
+    return own if isinstance(own, torch.Generator) else None
+
+
 def _is_stateful(sampler: Any) -> bool:
+    # After an epoch torchdata's samplers say "at its end", and resume there: with nothing. The
+    # loader counts as well as they do.
+    if any(kind.__module__.startswith("torchdata.") for kind in type(sampler).__mro__):
+        return False
     return hasattr(sampler, "state_dict") and hasattr(sampler, "load_state_dict")
 
 
@@ -266,12 +298,30 @@ def _encoded(draw: Draw) -> dict[str, Any]:
     return made
 
 
+def _given(state: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in state.items() if value is not None}
+
+
 def _decoded(state: dict[str, Any]) -> Draw:
+    state = _given(state)
     draw: Draw = {k: state[k] for k in ("seed", "sampler_epoch", "sampler_state") if k in state}
     if "generator" in state:
         raw = bytearray(base64.b64decode(state["generator"]))
         draw["generator"] = torch.frombuffer(raw, dtype=torch.uint8)
     return draw
+
+
+def own_copy(state_dict: Any) -> dict[str, Any]:
+    """The state that somebody gives to `load_state_dict`.
+
+    Raises:
+        TypeError: it is no dict.
+    """
+    if not isinstance(state_dict, Mapping):
+        raise TypeError(
+            f"a state is a dict as state_dict() returns it, not of type {type(state_dict).__name__}"
+        )
+    return copy.deepcopy(dict(state_dict))
 
 
 def _check(state: dict[str, Any], keys: tuple[str, ...], fingerprint: str) -> None:
@@ -280,6 +330,11 @@ def _check(state: dict[str, Any], keys: tuple[str, ...], fingerprint: str) -> No
     missing = [key for key in (*keys, "version", "fingerprint") if key not in state]
     if missing:
         raise ValueError(f"the state has no {missing[0]!r}: it is not of a FastLoader")
+    known = {*keys, "version", "fingerprint", *_OPTIONAL}
+    for key in state:
+        # Wrappers add keys of their own, such as Accelerate's `_iterator_finished`.
+        if key not in known and not str(key).startswith("_"):
+            raise ValueError(f"the state has {key!r:.100}, which is not of a FastLoader")
     for key in _COUNTS:
         if key in state and (type(state[key]) is not int or not 0 <= state[key] < _LARGEST_COUNT):
             raise ValueError(f"the state is damaged: {key!r} is {state[key]!r:.100}")

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import inspect
 from collections import deque
 from collections.abc import Iterator
 from typing import Any, Protocol
 
+import numpy as np
+import torch
 from torch.utils.data import BatchSampler, SubsetRandomSampler
 
 from fastload import _core
 from fastload.formats.extents import Int64Array
 from fastload.order import KeyedSampler
-from fastload.state import Bookmark, Progress, bottom, sampler_draw, set_sampler_epoch
+from fastload.state import (
+    Bookmark,
+    Progress,
+    bottom,
+    own_generator,
+    sampler_draw,
+    set_sampler_epoch,
+)
 from fastload.torch_order import (
+    Draw,
     as_indices,
     draw_at_exhaustion,
     draw_order,
@@ -30,13 +41,13 @@ class Stream(Protocol):
         waits_for_next: It must not be pulled before the first `next()`.
         order: For the engine; the right one from the first pull on.
         progress: The right one from the first pull on.
-        errors: What was no index, by the number of its batch.
+        odd: What is no batch of integers, by its number: the dataset may know what it means.
     """
 
     waits_for_next: bool
     order: Order
     progress: Progress
-    errors: dict[int, Exception]
+    odd: dict[int, list[Any]]
 
     def pull(self) -> bool:
         """Does what torch does when it asks for one more batch; False: nothing is left to do."""
@@ -80,7 +91,7 @@ class KeyedStream:
         self.progress = Progress(0)
         self._sampler = sampler
         self._mark = mark
-        self.errors: dict[int, Exception] = {}
+        self.odd: dict[int, list[Any]] = {}
 
     def pull(self) -> bool:
         """Begins the epoch."""
@@ -104,9 +115,9 @@ def begin_keyed(sampler: KeyedSampler, mark: Bookmark) -> Progress:
 class StockStream:
     """An epoch of a stock sampler, with or without a stock BatchSampler around it."""
 
-    waits_for_next = False
-
     def __init__(self, index_sampler: Any, mark: Bookmark, rows: int = 0) -> None:
+        # The draws of a loaded epoch were saved; trainers tell its number after `iter()`.
+        self.waits_for_next = mark.resumes
         self.order: Order = _nothing()  # and so it stays when drawing fails, as torch ends then
         self.progress = Progress(0)
         self._sampler = bottom(index_sampler)
@@ -119,7 +130,7 @@ class StockStream:
         self._last_pull = 0
         self._rest = as_indices(())
         self._exhaust = draw_at_exhaustion(self._sampler)
-        self.errors: dict[int, Exception] = {}
+        self.odd: dict[int, list[Any]] = {}
 
     def pull(self) -> bool:
         """Draws the order at the first pull, and what comes after it at the last."""
@@ -134,6 +145,9 @@ class StockStream:
 
     def _begin(self) -> Any:
         epoch, first, saved, is_drawn = self._mark.take("samples")
+        if is_drawn and self._was_told_to_pass_over(first, saved):
+            self._mark.pass_over()
+            epoch, first, saved, is_drawn = self._mark.take("samples")
         if is_drawn:
             set_sampler_epoch(self._sampler, saved)
         foreseen = "seed" in saved or "generator" in saved
@@ -148,6 +162,13 @@ class StockStream:
         self._last_pull = max(0, len(indices) - first) // batch + 1
         return indices
 
+    def _was_told_to_pass_over(self, first: int, saved: Draw) -> bool:
+        """Whether nothing is left of a loaded epoch, and set_epoch has named the one after it."""
+        least = (self._batch or 1) if self._drop_last else 1
+        if len(self._sampler) - first >= least or "sampler_epoch" not in saved:
+            return False
+        return bool(self._sampler.epoch == saved["sampler_epoch"] + 1)
+
     def _begin_natively(self) -> None:
         indices, batch = self._begin(), self._batch or 1
         total, first = len(indices), min(self.progress.first, len(indices))
@@ -161,9 +182,24 @@ class StockStream:
             )
             return
         if type(self._sampler) is SubsetRandomSampler:
-            indices = wrap_negative(as_indices(self._sampler.indices)[indices], self._rows)
+            chosen = self._sampler.indices
+            try:
+                indices = wrap_negative(as_indices(chosen)[indices], self._rows)
+            except (TypeError, IndexError):
+                self._leave_to_dataset([chosen[place] for place in indices[first:]])
+                return
         self._rest = indices[first:]
         self.order = _core.ArrayOrder(self._rest, min(batch, total + 1), self._drop_last)
+
+    def _leave_to_dataset(self, items: list[Any]) -> None:
+        """Makes every batch an odd one; for the core they are empty."""
+        order, batch = _core.PushedOrder(), self._batch or 1
+        for turn, start in enumerate(range(0, len(items), batch)):
+            if start + batch <= len(items) or not self._drop_last:
+                self.odd[turn] = items[start : start + batch]
+                order.push(as_indices(()))
+        order.finish()
+        self.order = order
 
     def indices(self, turn: int) -> Int64Array:
         """Of batch `turn`, counted from the first one."""
@@ -200,28 +236,33 @@ class PushedStream:
         self._mark = mark
         self._rows = rows
         self._draw = sampler_draw(index_sampler)
+        self._index_sampler = index_sampler
         self._batches = iter(index_sampler)
         self._pulled = -1
         self._pushed: deque[tuple[int, Int64Array]] = deque()
         self.order: Order = _core.PushedOrder()
         self.progress = Progress(0)
-        self.errors: dict[int, Exception] = {}
+        self.odd: dict[int, list[Any]] = {}
 
     def pull(self) -> bool:
         """Pushes the sampler's next batch."""
         assert isinstance(self.order, _core.PushedOrder)
         if self._pulled < 0:
-            self.progress = begin_counted(self._batches, self._draw, self._mark)
+            self.progress = begin_counted(
+                self._index_sampler, self._batches, self._draw, self._mark
+            )
             self._pulled = 0
         try:
             batch = next(self._batches)
         except StopIteration:
             self.order.finish()
             return False
+        if not isinstance(batch, (list, tuple, np.ndarray, torch.Tensor)):
+            batch = list(batch)  # it may be one that can be read only once
         try:
             indices = wrap_negative(as_indices(batch), self._rows)
-        except (TypeError, IndexError) as error:  # raised at this batch's turn
-            self.errors[self._pulled] = error
+        except (TypeError, IndexError):
+            self.odd[self._pulled] = list(batch)
             indices = as_indices(())
         self.order.push(indices)
         self._pushed.append((self._pulled, indices))
@@ -235,8 +276,13 @@ class PushedStream:
         return dict(self._pushed)[turn]
 
 
-def begin_counted(batches: Iterator[Any], draw: dict[str, Any], mark: Bookmark) -> Progress:
+def begin_counted(
+    index_sampler: Any, batches: Iterator[Any], draw: Draw, mark: Bookmark
+) -> Progress:
     """Begins an epoch of which only batches can be counted, past those that were handed out."""
+    own = own_generator(bottom(index_sampler))
+    if own is not None and inspect.isgenerator(batches):  # else it may have been drawn from
+        draw["generator"] = own.get_state()
     epoch, first, _, _ = mark.take("batches")
     for _skipped in zip(range(first), batches, strict=False):
         pass

@@ -189,17 +189,9 @@ def as_indices(items: Any) -> Indices:
     if array.ndim == 1 and np.can_cast(array.dtype, np.int64):
         return np.ascontiguousarray(array, np.int64)
     try:
-        return np.array([_as_int(item) for item in items], np.int64)
+        return np.array([operator.index(item) for item in items], np.int64)
     except OverflowError:
         raise IndexError("an index does not fit 64 bits") from None
-
-
-def _as_int(item: Any) -> int:
-    try:
-        return operator.index(item)
-    except TypeError:
-        kind = type(item).__name__
-        raise TypeError(f"an index must be an integer, not {item!r} of type {kind}") from None
 
 
 def wrap_negative(indices: Indices, rows: int) -> Indices:

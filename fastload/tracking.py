@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
+from fastload.handover import Handover, Turn
 from fastload.state import Bookmark, Progress, bottom, sampler_draw
 from fastload.streams import StockStream, begin_counted, begin_keyed, is_keyed
 from fastload.torch_order import is_stock
@@ -58,7 +58,7 @@ class TrackedSampler:
         self.progress = stream.progress
 
     def _counted(self, items: Iterator[Any], draw: dict[str, Any]) -> Iterator[Any]:
-        self._begin(begin_counted(items, draw, self.mark))
+        self._begin(begin_counted(self.index_sampler, items, draw, self.mark))
         yield from self._passed(items)
 
     def _begin(self, progress: Progress) -> None:
@@ -73,101 +73,119 @@ class TrackedSampler:
 def private_generator(index_sampler: Any, mark: Bookmark) -> torch.Generator:
     """Gives torch's worker processes their seed where torch's own generator is left alone.
 
-    That seed differs between epochs, and between the seeds of a keyed order.
+    That seed differs between epochs, and between the seeds of a keyed order or of the program.
     """
     generator = torch.Generator()
     if is_keyed(index_sampler):
         sampler = bottom(index_sampler)
         return generator.manual_seed(hash((sampler.seed, sampler.next_epoch)))
     assert mark.loaded is not None
-    return generator.manual_seed(mark.loaded["epoch"])
+    return generator.manual_seed(hash((torch.initial_seed(), mark.loaded["epoch"])))
 
 
 def _is_plain(index_sampler: Any, sampler: Any) -> bool:
     return index_sampler is sampler or type(index_sampler) is torch.utils.data.BatchSampler
 
 
-def track_map(iterator: Any, tracked: TrackedSampler, finish: Callable[[Any], Any] | None) -> None:
-    """Counts what a torch iterator over a map-style dataset hands out.
+class _Tracked:
+    """What stands in for the `_next_data` of one of torch's iterators.
 
     Args:
-        iterator: Just made, over `tracked`.
-        tracked: Its sampler.
-        finish: Applied to each batch.
+        iterator: Just made.
+        tracked: Its sampler, for a map-style dataset.
+        mark: Is told when an epoch of an IterableDataset begins.
+        handover: Gets each batch.
     """
-    next_data = type(iterator)._next_data
-    # Weak: torch ends its workers when the last reference to the iterator goes.
-    reference = weakref.ref(iterator)
 
-    def counted() -> Any:
+    def __init__(
+        self, iterator: Any, tracked: TrackedSampler | None, mark: Bookmark, handover: Handover
+    ) -> None:
+        self._original = type(iterator)._next_data
+        # Weak: torch ends its workers when the last reference to the iterator goes.
+        self._iterator = weakref.ref(iterator)
+        self._tracked = tracked
+        self._mark = mark
+        self.restart(handover)
+
+    def restart(self, handover: Handover) -> None:
+        """A new epoch begins."""
+        self._handover = handover
+        self._begun: Progress | None = None
+        self._left_to_skip = 0
+
+    def __call__(self) -> Any:
+        load = self._from_stream if self._tracked is None else self._from_map
         try:
-            data = next_data(reference())
-        except StopIteration as stop:
-            progress = tracked.progress
-            if progress.turns < tracked.pulled:
-                progress.turns += 1
-                raise RuntimeError("the dataset or collate_fn raised StopIteration") from stop
-            progress.finished = True
+            return self._handover.next(load)
+        except StopIteration:
+            progress = self._begun if self._tracked is None else self._tracked.progress
+            if progress is not None:
+                progress.finished = True
             raise
-        except Exception:
-            tracked.progress.turns += 1
+
+    def _from_map(self) -> tuple[Any, Turn]:
+        tracked = self._tracked
+        assert tracked is not None
+        before = tracked.progress.turns
+        try:
+            data = self._original(self._iterator())
+        except BaseException as error:
+            progress = tracked.progress
+            progress.turns = self._turns(tracked)
+            if isinstance(error, StopIteration) and progress.turns > before:
+                raise RuntimeError("the dataset or collate_fn raised StopIteration") from error
             raise
         progress = tracked.progress
-        progress.turns += 1
-        progress.handed = progress.turns
-        return data if finish is None else finish(data)
+        progress.turns = self._turns(tracked)
+        return data, (progress, self._resumable(progress.turns))
 
-    iterator._next_data = counted
+    def _turns(self, tracked: TrackedSampler) -> int:
+        """Batches that were given or have failed; one that is late, say, has done neither."""
+        iterator: Any = self._iterator()
+        if iterator._num_workers == 0:
+            return tracked.pulled
+        turns: int = iterator._send_idx - len(iterator._task_info)
+        return turns
 
+    def _resumable(self, turns: int) -> int:
+        """Batches up to the first that is missing; with `in_order=False` later ones may be out."""
+        iterator: Any = self._iterator()
+        return turns if iterator._num_workers == 0 else min(iterator._task_info, default=turns)
 
-def track_iterable(iterator: Any, mark: Bookmark, finish: Callable[[Any], Any] | None) -> None:
-    """The same over an IterableDataset, where a loaded place is reached by loading up to it."""
-    next_data = type(iterator)._next_data
-    reference = weakref.ref(iterator)
-    begun: list[Progress] = []
+    def _from_stream(self) -> tuple[Any, Turn]:
+        """A loaded place is reached by loading up to it."""
+        if self._begun is None:
+            epoch, first, _, _ = self._mark.take("batches")
+            self._begun = self._mark.begin(Progress(epoch, first))
+            self._left_to_skip = first
+        while self._left_to_skip:
+            skipped = Progress(0)
+            try:
+                self._load_of_stream(skipped)
+            except Exception:
+                if not skipped.turns:
+                    raise  # else the caller had this error before the state was saved
+            self._left_to_skip -= 1
+        data = self._load_of_stream(self._begun)
+        return data, (self._begun, self._begun.turns)
 
-    def counted() -> Any:
-        if not begun:
-            epoch, first, _, _ = mark.take("batches")
-            begun.append(mark.begin(Progress(epoch, first)))
-            for _skipped in range(first):
-                next_data(reference())
-        progress = begun[0]
+    def _load_of_stream(self, progress: Progress) -> Any:
+        iterator: Any = self._iterator()
+        sent = getattr(iterator, "_send_idx", -1)
         try:
-            data = next_data(reference())
+            data = self._original(iterator)
         except StopIteration:
-            progress.finished = True
             raise
-        progress.handed += 1
-        return data if finish is None else finish(data)
-
-    iterator._next_data = counted
-
-
-def to_device(data: Any, device: torch.device) -> Any:
-    """Every tensor of a batch on the device, in the same containers; anything else as it is.
-
-    Example:
-        >>> to_device({"x": torch.zeros(2), "name": "a"}, torch.device("cpu"))
-        {'x': tensor([0., 0.]), 'name': 'a'}
-    """
-    if isinstance(data, torch.Tensor):
-        return data.to(device, non_blocking=True)
-    if isinstance(data, dict):
-        moved = {key: to_device(value, device) for key, value in data.items()}
-        return _like(data, moved)
-    if isinstance(data, (list, tuple)):
-        members = [to_device(member, device) for member in data]
-        if hasattr(data, "_fields"):
-            return type(data)(*members)
-        return tuple(members) if isinstance(data, tuple) else _like(data, dict(enumerate(members)))
-    if callable(getattr(data, "to", None)):
-        return data.to(device)
-    return data
+        except Exception:
+            # A process that has given a batch, or an error, is sent for the next one.
+            progress.turns += iterator._num_workers == 0 or iterator._send_idx > sent
+            raise
+        progress.turns += 1
+        return data
 
 
-def _like(template: Any, items: dict[Any, Any]) -> Any:
-    clone = copy.copy(template)
-    for key, value in items.items():
-        clone[key] = value
-    return clone
+def track(
+    iterator: Any, tracked: TrackedSampler | None, mark: Bookmark, handover: Handover
+) -> None:
+    """Counts what a torch iterator hands out, and has a handover hand it out; see `_Tracked`."""
+    iterator._next_data = _Tracked(iterator, tracked, mark, handover)

@@ -209,7 +209,7 @@ def _check_field(transform: Transform, field: Field) -> None:
                 f"transforms: field {field.name!r} is {what}; DecodeImage is for bytes of images"
             )
         if importlib.util.find_spec("PIL") is None:
-            raise ValueError("DecodeImage needs Pillow: pip install 'fastload[images]'")
+            raise ValueError("DecodeImage needs Pillow: pip install pillow")
 
 
 def padding(transform: PadTo, field: Field) -> tuple[int, bytes]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
 from fastload import ArrayDataset
 from fastload.dataset import Dataset
@@ -73,3 +75,19 @@ def numbers_of_length(lengths: Sequence[int], dtype: str = "int64", shape: Any =
         ).astype(dtype)
         for i, n in enumerate(lengths)
     ]
+
+
+def png(index: int, width: int = 5, height: int = 7) -> bytes:
+    """An encoded image of noise."""
+    rng = np.random.default_rng(index)
+    buffer = io.BytesIO()
+    Image.fromarray(rng.integers(0, 256, (height, width, 3), np.uint8)).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def photos(images: Sequence[bytes], logical: str | None = "image") -> ArrayDataset:
+    """Images, each with its number as the label."""
+    fields = [Field("image", "uint8", (), True, logical), Field("label", "int64", ())]
+    return ragged_dataset(
+        {"image": 0, "label": 1}, fields, [list(images), list(range(len(images)))]
+    )

@@ -235,14 +235,3 @@ def test_other_fields_are_left_as_they_were() -> None:
     array = np.arange(3, dtype="i4")
     batch = make([array], lambda: INDICES)
     assert batch["y"].data_ptr() == array.ctypes.data
-
-
-def test_tensors_go_to_the_device() -> None:
-    meta = torch.device("meta")
-    extents = extents_of({"t": 0, "s": 1, "y": 2}, field(), field("s", "uint8", (), "utf8"), LABEL)
-    arrays = [*delivered(SAMPLES, "i8"), *delivered([[65]], "u1"), np.arange(1, dtype="i4")]
-    for transform in (AsList(), Jagged(nested=False)):
-        batch = batch_maker(extents, {"t": transform}, device=meta)(arrays, lambda: INDICES)
-        parts = batch["t"] if isinstance(batch["t"], list) else [batch["t"], batch["t_offsets"]]
-        assert all(part.device == meta for part in [*parts, batch["y"]])
-        assert batch["s"] == ["A"]

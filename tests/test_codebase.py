@@ -35,8 +35,8 @@ CPP_LAYERS = {
 GROUND = {"_core", "errors", "structure"}
 DATA = GROUND | {"formats", "transforms", "dataset", "array_dataset", "tokens", "native"}
 ORDER = {"_core", "errors", "distributed", "order", "torch_order", "state", "streams"}
-LOADER = DATA | ORDER | {"tables", "decode", "batches", "iterator", "tracking", "arguments"}
-LOADER |= {"loader"}
+RUN = DATA | ORDER | {"device", "handover", "tables", "decode", "batches", "arguments", "run"}
+LOADER = RUN | {"iterator", "tracking", "trainers", "loader"}
 PYTHON_LAYERS = {
     "errors": set(),
     "structure": {"errors"},
@@ -51,13 +51,18 @@ PYTHON_LAYERS = {
     "torch_order": {"errors"},
     "state": {"errors", "distributed", "order", "torch_order"},
     "streams": ORDER | {"formats"},
+    "device": set(),
+    "handover": ORDER | {"device"},
     "tables": DATA,
-    "tracking": ORDER,
+    "tracking": ORDER | {"handover"},
     "decode": {"errors", "transforms"},
     "batches": DATA | {"decode"},
-    "iterator": DATA | ORDER | {"decode", "batches"},
     "arguments": DATA | ORDER | {"decode", "batches"},
+    "run": RUN,
+    "iterator": RUN,
+    "trainers": ORDER,
     "loader": LOADER,
+    "integrations": LOADER,
     "pack": GROUND | {"formats", "dataset"},
     "verify": GROUND | {"formats"},
     "bench": LOADER,
@@ -69,7 +74,7 @@ PYTHON_LAYERS = {
 
 def sources(*suffixes: str) -> Iterator[Path]:
     """The project's own files with one of the suffixes."""
-    for folder in (".", ".ci", "benchmarks", "csrc", "docs", "fastload", "tests"):
+    for folder in (".", ".ci", "benchmarks", "csrc", "docs", "examples", "fastload", "tests"):
         found = (ROOT / folder).glob("*") if folder in (".", ".ci") else (ROOT / folder).rglob("*")
         yield from sorted(path for path in found if path.is_file() and path.suffix in suffixes)
 

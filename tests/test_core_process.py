@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import sysconfig
 import time
 from collections.abc import Callable
 
@@ -162,3 +163,10 @@ assert len(engine.next()[0]) == 3
 assert engine.next() is None
 """
     run_python(EXIT + code, HERE)
+
+
+@pytest.mark.skipif(
+    not sysconfig.get_config_var("Py_GIL_DISABLED"), reason="this Python always has a GIL"
+)
+def test_a_free_threaded_python_stays_without_a_gil(run_python: Run) -> None:
+    run_python("import sys, fastload._core\nassert not sys._is_gil_enabled()")

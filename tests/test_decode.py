@@ -131,6 +131,9 @@ class Batches:
         finally:
             self.inside -= 1
 
+    def describe_due(self) -> str:
+        return "reading"
+
     def stop(self) -> None:
         self.stopped.set()
 
@@ -225,6 +228,7 @@ def test_a_consumer_waits_no_longer_than_it_said() -> None:
     with pytest.raises(TimeoutError) as caught:
         stage.next(0.02)
     assert caught.value.errno is None
+    assert str(caught.value) == stage.describe_due() == "reading"
     assert greys(stage.next(30)) == [1]
     stage.stop()
 

@@ -20,7 +20,7 @@ from torch.utils.data import (
 )
 
 from fastload import FastLoader
-from fastload.iterator import default_depth
+from fastload.run import default_depth
 
 
 def test_signature_is_torchs_and_more() -> None:
@@ -30,7 +30,7 @@ def test_signature_is_torchs_and_more() -> None:
     assert [p.kind for p in ours[: len(theirs)]] == [p.kind for p in theirs]
     extras = ours[len(theirs) :]
     names = ["seed", "shard", "order", "device", "io", "transforms", "verify", "on_error"]
-    assert [p.name for p in extras] == names
+    assert [p.name for p in extras] == [*names, "batch_transform"]
     assert all(p.kind is p.KEYWORD_ONLY and p.default is not p.empty for p in extras)
     assert FastLoader[int]
     assert issubclass(FastLoader, DataLoader)
@@ -137,6 +137,7 @@ def test_attributes() -> None:
         "transforms",
         "verify",
         "on_error",
+        "batch_transform",
     }
     assert public <= set(inspect.signature(FastLoader).parameters)
     assert (loader.prefetch_factor, loader.batch_size, loader.drop_last) == (None, 2, False)

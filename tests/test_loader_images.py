@@ -6,35 +6,20 @@ import gc
 import io
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-from ragged import ragged_dataset
+from ragged import photos, png
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Subset
 
 from fastload import ArrayDataset, DecodeImage, FastLoader, FormatError
-from fastload.formats.extents import Field
 
 WORKERS = (None, 0, 1, 2)
 EXACT = {"image": DecodeImage((4, 6))}
-
-
-def png(index: int, width: int = 5, height: int = 7) -> bytes:
-    rng = np.random.default_rng(index)
-    buffer = io.BytesIO()
-    Image.fromarray(rng.integers(0, 256, (height, width, 3), np.uint8)).save(buffer, "PNG")
-    return buffer.getvalue()
-
-
-def photos(images: Sequence[bytes], logical: str | None = "image") -> ArrayDataset:
-    fields = [Field("image", "uint8", (), True, logical), Field("label", "int64", ())]
-    return ragged_dataset(
-        {"image": 0, "label": 1}, fields, [list(images), list(range(len(images)))]
-    )
 
 
 def several(count: int = 23) -> ArrayDataset:

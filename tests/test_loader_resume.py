@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
+import multiprocessing
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from oracle import flat, numbers, values
-from torch.utils.data import BatchSampler, DistributedSampler, SequentialSampler
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, SequentialSampler
 
 import fastload
 from fastload import ArrayDataset, FastLoader
@@ -205,3 +207,102 @@ def test_resumes_in_the_middle_of_a_huge_dataset(tmp_path: Path) -> None:
     batches = iter(loader)
     assert len(next(batches)) == 256
     assert loader.state_dict()["samples"] == 5 * 10**8 + 256
+
+
+class OneWaits:
+    """Sample 0 comes when it is told to."""
+
+    def __init__(self) -> None:
+        self.go = multiprocessing.get_context("fork").Event()
+
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, index: int) -> int:
+        if index == 0:
+            self.go.wait(60)
+        return index
+
+
+@pytest.mark.skipif(
+    "in_order" not in inspect.signature(DataLoader).parameters, reason="this torch has no in_order"
+)
+@pytest.mark.parametrize("options", [{}, {"seed": 1}])
+def test_a_batch_that_was_overtaken_is_not_left_out(options: dict[str, Any]) -> None:
+    data = OneWaits()
+
+    def make() -> FastLoader[Any]:
+        workers: dict[str, Any] = {"multiprocessing_context": "fork", "num_workers": 2}
+        return FastLoader(data, in_order=False, **workers, **options)
+
+    loader = make()
+    batches = iter(loader)
+    seen = [int(next(batches)) for _ in range(3)]
+    assert 0 not in seen
+    state = loader.state_dict()
+    data.go.set()
+    assert len(values(batches)) == 7
+    resumed = make()
+    resumed.load_state_dict(state)
+    assert set(seen) | set(flat(values(resumed))) == set(range(10))
+    assert loader.state_dict()["epoch"] == 1
+
+
+class Seeds:
+    """The seed of the worker that loads a sample."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> int:
+        return torch.initial_seed()
+
+
+def test_workers_of_a_resumed_epoch_are_seeded_by_program_and_epoch() -> None:
+    found = []
+    for seed, epoch in [(1, 0), (1, 0), (2, 0), (1, 1)]:
+        torch.manual_seed(seed)
+        loader = FastLoader(Seeds(), num_workers=1, multiprocessing_context="fork")
+        for _ in range(epoch):
+            list(loader)
+        batches = iter(loader)
+        next(batches)
+        resumed = FastLoader(Seeds(), num_workers=1, multiprocessing_context="fork")
+        resumed.load_state_dict(loader.state_dict())
+        found.append(flat(values(resumed)))
+    assert found[0] == found[1]
+    assert len({seeds[0] for seeds in found}) == 3
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize(
+    ("data", "workers"),
+    [(numbers(N), None), (numbers(N), 2), (list(range(N)), 0)],
+    ids=["native", "threads", "foreign"],
+)
+def test_set_epoch_of_the_next_epoch_passes_over_the_end_of_a_loaded_one(
+    data: Any, workers: int | None, drop_last: bool
+) -> None:
+    def made() -> FastLoader[Any]:
+        sampler = DistributedSampler(data, 2, 1, seed=5, drop_last=drop_last)
+        return FastLoader(data, SIZE, sampler=sampler, drop_last=drop_last, num_workers=workers)
+
+    loader, epochs = made(), []
+    for epoch in range(2):
+        loader.set_epoch(epoch)
+        epochs.append(values(loader))
+    loader.set_epoch(0)
+    batches = iter(loader)
+    for _batch in epochs[0]:
+        next(batches)
+    state = loader.state_dict()
+    told, untold = made(), made()
+    for resumed in (told, untold):
+        resumed.load_state_dict(state)
+    batches = iter(told)
+    told.set_epoch(1)  # also between iter() and next()
+    assert values(batches) == epochs[1]
+    untold.set_epoch(0)
+    assert values(untold) == []
+    untold.set_epoch(1)
+    assert values(untold) == epochs[1]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import sys
 import threading
+import types
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -53,7 +55,7 @@ def test_any_iterable_is_a_sampler(workers: int | None) -> None:
         (2.0, TypeError, "2.0"),
         ("a", TypeError, "'a'"),
         ((1, 2), TypeError, r"\(1, 2\)"),
-        (2**70, IndexError, "64 bits"),
+        (2**70, IndexError, str(2**70)),
     ],
 )
 def test_a_bad_index_is_an_error_of_its_batch(
@@ -202,6 +204,17 @@ def test_accelerate_leaves_a_shared_out_loader_alone() -> None:
     assert FastLoader(numbers(4), seed=0, shard=(0, 2))._is_accelerate_prepared
     assert not FastLoader(numbers(4), seed=0, shard=False)._is_accelerate_prepared
     assert not FastLoader(numbers(4))._is_accelerate_prepared
+
+
+def test_what_accelerate_costs_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "accelerate", types.ModuleType("accelerate"))
+    loader, shared = FastLoader(numbers(4)), FastLoader(numbers(4), seed=0, shard=(0, 2))
+    with pytest.warns(UserWarning, match=r"puts a DataLoader there.*prepare\(accelerator"):
+        assert not loader._is_accelerate_prepared
+    with pytest.warns(UserWarning, match="does not see where its epochs end"):
+        assert shared._is_accelerate_prepared
+    assert not loader._is_accelerate_prepared  # a second warning would be an error
+    assert not FastLoader([1, 2])._is_accelerate_prepared  # torch loads these anyway
 
 
 def test_a_huge_dataset_starts_at_once(tmp_path: Path) -> None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import copy
 import io
+import itertools
 import json
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from oracle import Stream, numbers, random_states, values
 from torch.utils.data import (
+    DistributedSampler,
     RandomSampler,
     SubsetRandomSampler,
     WeightedRandomSampler,
@@ -52,6 +55,9 @@ MAKERS: dict[str, Callable[[Any], FastLoader[Any]]] = {
     "replaced": lambda data: FastLoader(
         data, SIZE, sampler=RandomSampler(range(N), True, num_samples=N)
     ),
+    "replaced, given": lambda data: FastLoader(
+        data, SIZE, sampler=RandomSampler(range(N), True, num_samples=N, generator=seeded())
+    ),
     "foreign": lambda data: FastLoader(data, SIZE, sampler=list(range(N - 1, -1, -1))),
     "batches": lambda data: FastLoader(data, batch_sampler=[[i, 0] for i in range(STEPS)]),
 }
@@ -60,6 +66,13 @@ WITH_WORKERS: dict[str, Callable[[Any], FastLoader[Any]]] = {
     "shuffled, two": lambda data: FastLoader(data, SIZE, shuffle=True, num_workers=2),
     "generator, two": lambda data: FastLoader(
         data, SIZE, shuffle=True, num_workers=2, generator=seeded()
+    ),
+    "replaced, two": lambda data: FastLoader(
+        data,
+        SIZE,
+        sampler=RandomSampler(range(N), True, num_samples=N, generator=(shared := seeded())),
+        num_workers=2,
+        generator=shared,
     ),
     "foreign, two": lambda data: FastLoader(data, SIZE, sampler=list(range(N)), num_workers=2),
     "persistent": lambda data: FastLoader(
@@ -104,6 +117,18 @@ def test_resume_in_mid_epoch(name: str, data: Any) -> None:
     # Batch 0 is asked for, because an epoch begins with its first batch.
     assert_resumes_exactly(lambda: MAKERS[name](data(N)), range(1, steps + 1), ended=False)
     assert_resumes_exactly(lambda: MAKERS[name](data(N)), range(steps, steps + 1), ended=True)
+
+
+@pytest.mark.parametrize("name", list(MAKERS))
+def test_a_state_has_the_same_keys_at_all_times(name: str) -> None:
+    """torch.distributed.checkpoint loads those that a fresh loader's state has."""
+    loader = MAKERS[name](numbers(N))
+    keys = list(loader.state_dict())
+    batches = iter(loader)
+    assert list(loader.state_dict()) == keys
+    for _ in batches:
+        assert list(loader.state_dict()) == keys
+    assert list(loader.state_dict()) == keys
 
 
 @pytest.mark.parametrize("name", list(WITH_WORKERS))
@@ -206,6 +231,25 @@ def test_nothing_is_no_state() -> None:
     assert values(loader) != first
 
 
+@pytest.mark.parametrize("name", ["keyed", "shuffled", "foreign"])
+def test_nonsense_is_no_state(name: str) -> None:
+    loader = MAKERS[name](numbers(N))
+    for nonsense in (None, 0, 5, "state", [], [("version", 1)], b""):
+        kind = type(nonsense).__name__
+        with pytest.raises(TypeError, match=f"a state is a dict .*, not .*{kind}"):
+            loader.load_state_dict(nonsense)
+    state = loader.state_dict()
+    for nonsense in ({"epoch": 3}, {"model": {}, "optimizer": {}}, {"_snapshot": {}}, {1: 2}):
+        with pytest.raises(ValueError, match=r"has no .*: it is not of a FastLoader"):
+            loader.load_state_dict(nonsense)
+    for key in ("step", "Samples", 7, (), b"epoch"):
+        with pytest.raises(ValueError, match=r"the state has .*, which is not of a FastLoader"):
+            loader.load_state_dict(state | {key: 1})
+    assert loader.state_dict() == state
+    loader.load_state_dict(state | {"_of_a_wrapper": 1})
+    assert len(values(loader)) == STEPS
+
+
 def test_a_state_is_for_the_next_iterator() -> None:
     loader = MAKERS["keyed"](numbers(N))
     whole = values(loader)
@@ -275,6 +319,61 @@ def test_stateful_samplers(data: Any, k: int) -> None:
     resumed.load_state_dict(loader.state_dict())
     assert values(resumed) == whole[1][k:]
     assert values(resumed) == whole[2]
+
+
+class Positioned(DistributedSampler[int]):
+    """Says where it is, as torchdata's does: at its end until it begins anew."""
+
+    __module__ = "torchdata.stateful_dataloader.sampler"
+    yielded, begin_at = 0, None
+
+    def __iter__(self) -> Iterator[int]:
+        self.yielded, self.begin_at = self.begin_at or 0, None
+        for index in itertools.islice(super().__iter__(), self.yielded, None):
+            self.yielded += 1
+            yield index
+
+    def state_dict(self) -> dict[str, int]:
+        return {"epoch": self.epoch, "yielded": self.yielded}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.set_epoch(state["epoch"])
+        self.begin_at = state["yielded"]
+
+
+@pytest.mark.parametrize("data", [numbers, by_torch])
+@pytest.mark.parametrize("epochs", range(3))
+def test_samplers_that_say_how_far_they_are(data: Any, epochs: int) -> None:
+    def make() -> FastLoader[Any]:
+        return FastLoader(data(10), 2, sampler=Positioned(range(10), 1, 0), num_workers=0)
+
+    def epoch(loader: FastLoader[Any], number: int) -> list[Any]:
+        loader.set_epoch(number)
+        return values(loader)
+
+    for k in range(7):  # 6: after the end
+        loader = make()
+        for number in range(epochs):
+            epoch(loader, number)
+        loader.set_epoch(epochs)
+        batches = iter(loader)
+        for _ in range(k):
+            next(batches, None)
+        resumed = make()
+        resumed.load_state_dict(loader.state_dict())
+        if k < 6:
+            assert values(resumed) == values(batches)
+        assert epoch(resumed, epochs + 1) == epoch(loader, epochs + 1)
+
+
+def test_a_generator_that_is_not_torchs_is_left_alone() -> None:
+    sampler = Shifting()
+    sampler.generator = np.random.default_rng(0)  # type: ignore[attr-defined]
+    loader = FastLoader(by_torch(10), 2, sampler=sampler)
+    next(iter(loader))
+    assert loader.state_dict()["batches"] == 1
+    list(loader)
+    assert not loader.state_dict()["begun"]
 
 
 def test_a_foreign_sampler_is_skipped_without_loading() -> None:

@@ -155,6 +155,41 @@ def test_a_restored_place_wins_over_set_epoch() -> None:
     assert list(keyed) == oracle.global_order(50, 0, 4, "full")
 
 
+def test_a_count_that_began_anew_after_a_restart_goes_on_from_the_restored_epoch() -> None:
+    keyed = sampler(10)
+    keyed.restore(3, 4)
+    with pytest.warns(UserWarning, match="later epochs are counted from there"):
+        keyed.set_epoch(0)
+    assert len(list(keyed)) == 6
+    keyed.set_epoch(1)
+    assert keyed.next_epoch == 4
+    keyed.restore(5, 0)  # a state that was loaded counts alone
+    keyed.set_epoch(5)
+    assert (len(list(keyed)), keyed.begun.epoch) == (10, 5)  # type: ignore[union-attr]
+    keyed.set_epoch(2)
+    assert keyed.next_epoch == 2
+
+
+@pytest.mark.parametrize(
+    ("drop_last", "position", "left"), [(False, 10, 0), (True, 8, 0), (False, 8, 2)]
+)
+def test_set_epoch_of_the_next_epoch_passes_over_the_end_of_a_restored_one(
+    drop_last: bool, position: int, left: int
+) -> None:
+    keyed = sampler(10, batch_size=4, drop_last=drop_last)
+    keyed.restore(3, position)
+    if left:
+        with pytest.warns(UserWarning, match="is ignored"):
+            keyed.set_epoch(4)
+        assert len(list(keyed)) == left
+        return
+    keyed.set_epoch(4)
+    assert len(list(keyed)) == (8 if drop_last else 10)
+    assert keyed.begun.epoch == 4  # type: ignore[union-attr]
+    keyed.restore(3, position)
+    assert list(keyed) == []  # as the state says, without set_epoch
+
+
 def test_stock_loader_over_the_sampler_gives_the_same_order() -> None:
     keyed = sampler(20, seed=4, batch_size=3, shard=(1, 2))
     loader = DataLoader(range(20), batch_size=3, sampler=keyed)  # type: ignore[arg-type]

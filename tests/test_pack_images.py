@@ -286,7 +286,7 @@ def test_pillow_is_asked_for_when_it_is_missing(
 ) -> None:
     monkeypatch.setitem(sys.modules, "PIL", None)
     put(tmp_path / "in/c/a.png", b"x")
-    assert "pip install 'fastload[images]'" in refused(tmp_path / "in", tmp_path / "out")
+    assert "pip install pillow" in refused(tmp_path / "in", tmp_path / "out")
 
 
 def test_a_pipe_is_no_image(tmp_path: Path) -> None:

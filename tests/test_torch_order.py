@@ -88,7 +88,7 @@ def test_what_is_not_stock_is_left_to_python() -> None:
     assert not is_stock(RandomSampler(range(0), num_samples=2))
 
 
-@pytest.mark.parametrize("n", [1, 3, 8, 10, 100])
+@pytest.mark.parametrize("n", [1, 3, 8, 10, 1000])
 @pytest.mark.parametrize("world", [1, 2, 4, 8])
 def test_distributed_sampler(n: int, world: int) -> None:
     for shuffle, drop_last, epoch in itertools.product((False, True), (False, True), (0, 3)):
@@ -147,11 +147,11 @@ def test_indices_of_any_integers(items: Any) -> None:
 @pytest.mark.parametrize(
     ("items", "error", "text"),
     [
-        ([1, 2.0], TypeError, "not 2.0 of type float"),
-        (["a"], TypeError, "not 'a' of type str"),
-        ([(1, 2), (3, 4)], TypeError, r"not \(1, 2\) of type tuple"),
+        ([1, 2.0], TypeError, "float"),
+        (["a"], TypeError, "str"),
+        ([(1, 2), (3, 4)], TypeError, "tuple"),
         ([1, None], TypeError, "None"),
-        ([torch.tensor(1.0)], TypeError, "Tensor"),
+        ([torch.tensor(1.0)], TypeError, "integer"),
         ([slice(0, 2)], TypeError, "slice"),
         ([2**63], IndexError, "64 bits"),
         (np.array([2**64 - 1], np.uint64), IndexError, "64 bits"),

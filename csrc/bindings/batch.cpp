@@ -1,4 +1,5 @@
 #include <fcntl.h>
+#include <pybind11/critical_section.h>
 #include <pybind11/stl.h>
 
 #include <string>
@@ -36,23 +37,26 @@ void start_writeback(int descriptor, std::int64_t offset, std::int64_t size_byte
 
 }  // namespace
 
-std::shared_ptr<SlotPool> PySlotPool::get() {
-  if (pool_ == nullptr || !pool_->usable()) {
-    pool_ = std::make_shared<SlotPool>(std::make_shared<HostMemory>());
+std::shared_ptr<SlotPool> pool_of(const py::object& owner) {
+  std::shared_ptr<SlotPool>& pool = owner.cast<PySlotPool&>().pool;
+  const py::scoped_critical_section lock(owner);  // nothing where there is a GIL
+  if (pool == nullptr || !pool->usable()) {
+    pool = std::make_shared<SlotPool>(std::make_shared<HostMemory>());
   }
-  return pool_;
+  return pool;
 }
 
 void register_batch(py::module_& module) {
   using namespace py::literals;
   py::class_<PySlotPool>(module, "SlotPool", "The memory of a loader's batches.")
       .def(py::init<>())
-      .def_property_readonly("allocation_count",
-                             [](PySlotPool& self) { return self.get()->stats().allocation_count; })
-      .def_property_readonly("used_bytes",
-                             [](PySlotPool& self) { return self.get()->stats().used_bytes; })
-      .def_property_readonly("free_bytes",
-                             [](PySlotPool& self) { return self.get()->stats().free_bytes; });
+      .def_property_readonly(
+          "allocation_count",
+          [](const py::object& self) { return pool_of(self)->stats().allocation_count; })
+      .def_property_readonly(
+          "used_bytes", [](const py::object& self) { return pool_of(self)->stats().used_bytes; })
+      .def_property_readonly(
+          "free_bytes", [](const py::object& self) { return pool_of(self)->stats().free_bytes; });
 
   module.def("crc32c", &checksum, "CRC32C of bytes, continuing from crc.", "data"_a, "crc"_a = 0);
   module.def("crc32c_combine", &crc32c_combine, "CRC32C of two parts laid end to end.", "crc_a"_a,

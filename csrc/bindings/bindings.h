@@ -30,13 +30,11 @@ struct PyTable {
 };
 
 // A slot pool that is made anew in a forked child.
-class PySlotPool {
- public:
-  std::shared_ptr<SlotPool> get();
-
- private:
-  std::shared_ptr<SlotPool> pool_;
+struct PySlotPool {
+  std::shared_ptr<SlotPool> pool;
 };
+// The pool of this process. Iterators that begin in different threads may ask for it at once.
+std::shared_ptr<SlotPool> pool_of(const py::object& owner);
 
 // The index source behind one of the order classes. Throws TypeError for anything else. `order`
 // must outlive it.

@@ -74,7 +74,7 @@ class PyEngine {
       fields_.push_back(field_spec(fields[c], columns[c]));
       options.paddings.push_back(fields_.back().padding);
     }
-    engine_ = new Engine(source, pool.cast<PySlotPool&>().get(), index_source_of(order_), options);
+    engine_ = new Engine(source, pool_of(pool), index_source_of(order_), options);
     stop_at_exit(engine_);
   }
 
@@ -96,6 +96,11 @@ class PyEngine {
     py::list arrays = deliver(*task);
     engine_->recycle(std::move(task));
     return arrays;
+  }
+
+  std::string describe_due() const {
+    const Unlocked unlocked;
+    return engine_->describe_due();
   }
 
   void stop() {
@@ -189,6 +194,7 @@ void register_engine(py::module_& module) {
            "table"_a, "pool"_a, "fields"_a, "order"_a, "num_workers"_a, "depth"_a,
            "on_error"_a = "raise")
       .def("next", &PyEngine::next, "timeout_s"_a = 0.0)
+      .def("describe_due", &PyEngine::describe_due)
       .def("stop", &PyEngine::stop)
       .def("stats", &PyEngine::stats);
 }

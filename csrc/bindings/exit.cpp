@@ -2,6 +2,8 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdint>
+#include <memory>
 #include <set>
 #include <thread>
 
@@ -32,12 +34,14 @@ class ExitGate {
   }
   void close() {
     exiting.store(true);
+    bool used = false;
     {
       MutexLock lock(mutex_);
-      if (!used_) return;
+      used = used_;
       for (Engine* engine : engines_) engine->request_stop();
     }
-    const bool others = py::module_::import("threading").attr("active_count")().cast<int>() > 1;
+    const bool others =
+        used && py::module_::import("threading").attr("active_count")().cast<int>() > 1;
     const py::gil_scoped_release unlocked;
     const auto patience = std::chrono::steady_clock::now() + kPatience;
     while (inside.load() > 0 && std::chrono::steady_clock::now() < patience) {
@@ -46,6 +50,7 @@ class ExitGate {
     if (others) std::this_thread::sleep_for(kGrace);
   }
 
+  const std::uint64_t generation = fork_generation();
   std::atomic<int> inside{0};  // threads without the GIL
   std::atomic<bool> exiting{false};
 
@@ -56,15 +61,15 @@ class ExitGate {
 };
 
 // Of this process: a forked child starts with an empty one. Leaked, since engines may die after
-// static objects.
+// static objects. Thread-safe without the GIL, too.
 ExitGate& gate() {
-  static std::uint64_t generation = fork_generation();
-  static ExitGate* current = new ExitGate();
-  if (generation != fork_generation()) {
-    generation = fork_generation();
-    current = new ExitGate();
+  static std::atomic<ExitGate*> current{new ExitGate()};
+  ExitGate* found = current.load(std::memory_order_acquire);
+  while (found->generation != fork_generation()) {
+    auto fresh = std::make_unique<ExitGate>();
+    if (current.compare_exchange_strong(found, fresh.get())) return *fresh.release();
   }
-  return *current;
+  return *found;
 }
 
 }  // namespace

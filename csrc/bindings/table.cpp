@@ -38,6 +38,7 @@ Stored stored_named(const std::string& name) {
   throw py::value_error("integers of 8, 16 and 32 bits become int64, not '" + name + "'");
 }
 
+// Of one thread at a time.
 class TableBuilder {
  public:
   explicit TableBuilder(const std::string& io)

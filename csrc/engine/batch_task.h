@@ -17,6 +17,16 @@ struct Piece {
   std::size_t column;
   std::size_t first;  // sample in the batch
   std::size_t count;
+  bool done = false;  // only through std::atomic_ref: whoever describes the batch looks at it
+};
+
+// What is being done for a batch.
+enum class Stage {
+  begun,     // it is getting its indices
+  checking,  // what they lead to is compared with checksums, if that is wanted
+  lengths,   // the bounds of its ragged samples are read
+  layout,    // it gets its memory
+  gathering,
 };
 
 // A batch that a worker has begun. The engine's mutex guards the hand-over from one stage to the
@@ -26,11 +36,12 @@ struct BatchTask {
   // Makes this the task of batch k, keeping the memory of the one before.
   void restart(std::int64_t k) {
     number = k;
+    stage.store(Stage::begun);
+    head.clear();
     missing.clear();
     slots.clear();
     pieces.clear();
     next_piece = 0;
-    piece_count.store(0);
     failed.store(false);
     error = nullptr;
     done = false;
@@ -38,13 +49,14 @@ struct BatchTask {
 
   std::int64_t number = 0;
   std::vector<std::int64_t> indices;
+  std::atomic<Stage> stage{Stage::begun};
+  std::vector<std::int64_t> head;     // the first of the indices; constant from `checking` on
   std::vector<std::int64_t> missing;  // taken from indices: their bytes are damaged
   std::vector<SpanTable> spans;       // one per column, used by the ragged ones
   BatchLayout layout;
   std::vector<Lease> slots;  // one per array
   std::vector<Piece> pieces;
   std::size_t next_piece = 0;
-  std::atomic<std::size_t> piece_count{0};  // 0 until the pieces are planned
   std::atomic<std::size_t> pieces_left{0};
   std::atomic<bool> failed{false};
   std::exception_ptr error;

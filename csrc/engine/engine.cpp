@@ -223,15 +223,4 @@ EngineStats Engine::stats() const {
   return stats;
 }
 
-std::string Engine::describe_due() const {
-  MutexLock lock(mutex_);
-  const std::string name = "batch " + std::to_string(delivered_);
-  if (tasks_.empty()) return name + " has no indices yet";
-  const BatchTask& task = *tasks_.front();
-  const std::size_t total = task.piece_count.load();
-  if (total == 0) return name + " is being laid out";
-  return name + " is being gathered: " + std::to_string(total - task.pieces_left.load()) + " of " +
-         std::to_string(total) + " pieces are done";
-}
-
 }  // namespace fastload

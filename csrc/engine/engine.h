@@ -7,6 +7,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <thread>
@@ -80,7 +81,7 @@ class Engine {
   EngineStats stats() const;
   // How each column is delivered.
   std::span<const Delivery> deliveries() const { return deliveries_; }
-  // What the batch that is due is waiting for, for a person.
+  // What the batch that is due is waiting for, and which files are read for it, for a person.
   std::string describe_due() const;
 
  private:
@@ -103,13 +104,14 @@ class Engine {
   void plan_pieces(BatchTask& task) const;
   void plan_ragged_pieces(BatchTask& task, std::size_t column) const;
   void publish(BatchTask& task);
-  void gather(Worker& worker, BatchTask& task, const Piece& piece);
+  void gather(Worker& worker, BatchTask& task, Piece& piece);
   std::int64_t gather_piece(Worker& worker, BatchTask& task, const Piece& piece) const;
   void complete(BatchTask& task);
   Result take(std::unique_ptr<BatchTask>& out) FL_REQUIRES(mutex_);
   Result take_when_done(std::chrono::steady_clock::time_point deadline,
                         std::unique_ptr<BatchTask>& out) FL_REQUIRES(mutex_);
   void check_alive() const;
+  std::set<std::int32_t> sources_read(const BatchTask& task) const;
 
   // Constant after construction.
   const std::uint64_t generation_ = fork_generation();

@@ -10,6 +10,8 @@ using Clock = std::chrono::steady_clock;
 
 // Batches up to this size are gathered by the thread that begins them; larger ones in pieces of it.
 constexpr std::int64_t kPieceBytes = 4 << 20;
+// Samples of a batch whose files are named while its pieces are not planned yet.
+constexpr std::size_t kNamedSamples = 4;
 // Besides the batches that fill or are ready: one in the user's hands, the one before it, and one
 // more of each for a user who looks back.
 constexpr std::int64_t kHeldBatches = 4;
@@ -86,10 +88,8 @@ void Engine::work_on(Worker& worker, const Claim& claimed) {
     publish(task);
   } else {
     // Each field is one piece. The last one completes the task, which may then be gone.
-    const std::size_t samples = task.indices.size();
-    for (std::size_t column = 0; column < deliveries_.size(); ++column) {
-      gather(worker, task, {column, 0, samples});
-    }
+    const std::size_t count = task.pieces.size();
+    for (std::size_t i = 0; i < count; ++i) gather(worker, task, task.pieces[i]);
   }
 }
 
@@ -97,10 +97,15 @@ void Engine::work_on(Worker& worker, const Claim& claimed) {
 void Engine::begin(Worker& worker, BatchTask& task) {
   order_->take(task.number, task.indices);
   table_->check_indices(task.indices);
+  const auto named = static_cast<std::ptrdiff_t>(std::min(task.indices.size(), kNamedSamples));
+  task.head.assign(task.indices.begin(), task.indices.begin() + named);
+  task.stage.store(Stage::checking);
   auto* missing = options_.on_error == OnError::skip ? &task.missing : nullptr;
   worker.check.check_rows(task.indices, missing);
+  task.stage.store(Stage::lengths);
   read_spans(worker, task);
   if (worker.check.check_values(task.indices, task.spans, missing)) read_spans(worker, task);
+  task.stage.store(Stage::layout);
   layout_batch(deliveries_, static_cast<std::int64_t>(task.indices.size()), task.spans,
                task.layout);
   announce(task.layout);
@@ -115,9 +120,9 @@ void Engine::begin(Worker& worker, BatchTask& task) {
   }
   plan_pieces(task);
   task.pieces_left.store(task.pieces.size());
-  task.piece_count.store(task.pieces.size());
   if (task.indices.empty()) return;
   readahead_.prepare(worker.monitor, worker.gatherer, task.indices, task.spans);
+  task.stage.store(Stage::gathering);
 }
 
 // Of the ragged columns: how large the batch is depends on them.
@@ -203,7 +208,7 @@ void Engine::publish(BatchTask& task) {
   if (consumer_waits_) batch_done_.notify_one();  // it may help
 }
 
-void Engine::gather(Worker& worker, BatchTask& task, const Piece& piece) {
+void Engine::gather(Worker& worker, BatchTask& task, Piece& piece) {
   std::int64_t bytes = 0;
   if (!task.failed.load() && !stopping_.load()) {
     try {
@@ -213,6 +218,7 @@ void Engine::gather(Worker& worker, BatchTask& task, const Piece& piece) {
     }
   }
   readahead_.observe(worker.monitor, bytes);
+  std::atomic_ref(piece.done).store(true);
   if (task.pieces_left.fetch_sub(1) == 1) complete(task);
 }
 

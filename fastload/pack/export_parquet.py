@@ -74,8 +74,7 @@ def _pyarrow() -> tuple[Any, Any]:
         import pyarrow.parquet
     except ImportError as error:
         raise ImportError(
-            "Parquet files are written by pyarrow, which is not installed: "
-            "pip install 'fastload[parquet]'"
+            "Parquet files are written by pyarrow, which is not installed: pip install pyarrow"
         ) from error
     return pyarrow, pyarrow.parquet
 

@@ -319,6 +319,6 @@ def _pillow() -> ModuleType:
         from PIL import Image
     except ImportError as error:
         raise ImportError(
-            "images are decoded by Pillow, which is not installed: pip install 'fastload[images]'"
+            "images are decoded by Pillow, which is not installed: pip install pillow"
         ) from error
     return Image

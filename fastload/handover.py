@@ -1,0 +1,58 @@
+"""The last steps of every batch, in the thread that asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from fastload.device import make_prefetcher
+from fastload.state import Progress
+
+Turn = tuple[Progress, int]
+"""The epoch of a batch, and how many turns it counts with it."""
+
+Load = Callable[[], tuple[Any, Turn]]
+BatchTransform = Callable[[Any], Any]
+
+
+class Handover:
+    """Brings batches to the device, applies `batch_transform`, and counts those handed out.
+
+    Args:
+        device: Where batches are copied to; None or the CPU: they stay.
+        batch_transform: From the batch to what is handed out.
+    """
+
+    def __init__(
+        self, device: torch.device | str | int | None, batch_transform: BatchTransform | None
+    ) -> None:
+        self._prefetcher = make_prefetcher(device)
+        self._batch_transform = batch_transform
+
+    @property
+    def does_nothing(self) -> bool:
+        """Whether batches are handed out as they are loaded."""
+        return self._prefetcher is None and self._batch_transform is None
+
+    def next(self, load: Load) -> Any:
+        """The next batch.
+
+        Args:
+            load: Gives a batch and its turn.
+
+        Raises:
+            RuntimeError: `batch_transform` raised StopIteration, which would end the epoch.
+            Exception: what `load`, for this batch, or `batch_transform` raised.
+        """
+        batch, (progress, turn) = (
+            load() if self._prefetcher is None else self._prefetcher.next(load)
+        )
+        if self._batch_transform is not None:
+            try:
+                batch = self._batch_transform(batch)
+            except StopIteration as stop:
+                raise RuntimeError("batch_transform raised StopIteration") from stop
+        progress.handed = turn
+        return batch

@@ -1,0 +1,133 @@
+"""Keeps fastload's engine under Hugging Face Accelerate, which puts a DataLoader in its place."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import accelerate
+from accelerate.data_loader import DataLoaderShard
+
+from fastload.loader import FastLoader
+from fastload.order import KeyedSampler
+
+_ARGUMENTS = frozenset(inspect.signature(FastLoader.__init__).parameters) - {"self", "shuffle"}
+
+
+class Shard(DataLoaderShard):  # type: ignore[misc]
+    """What Accelerate makes of a loader, with a FastLoader inside instead of a DataLoader.
+
+    From it, Accelerate's optimizer and `gather_for_metrics` know where an epoch ends. Its state is
+    that of the FastLoader. `prepare` makes it.
+
+    Args:
+        shard: As Accelerate made it.
+        loader: Loads the batches.
+
+    Example:
+        >>> accelerator = accelerate.Accelerator(cpu=True)
+        >>> loader = FastLoader(ArrayDataset(np.arange(5)), batch_size=2)
+        >>> [batch.tolist() for batch in prepare(accelerator, loader)]
+        [[0, 1], [2, 3], [4]]
+    """
+
+    _is_accelerate_prepared = True
+
+    def __init__(self, shard: DataLoaderShard, loader: FastLoader[Any]) -> None:
+        self.__dict__.update(vars(shard))
+        self.base_dataloader = loader
+        self._update_state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """The next epoch goes on where the state was taken."""
+        self.base_dataloader.load_state_dict(state_dict)
+        self._update_state_dict()
+
+    def _update_state_dict(self) -> None:
+        self.dl_state_dict = self.base_dataloader.state_dict()
+
+
+class KeyedShard(Shard):
+    """A Shard around a FastLoader with `seed=`, which shares itself out and counts its epochs."""
+
+    iteration: int  # Accelerate's count of epochs
+
+    @property
+    def total_batch_size(self) -> int:
+        """Samples of all ranks in a step."""
+        sampler: Any = self.base_dataloader.sampler
+        return int(sampler.batch_size * sampler.num_replicas)
+
+    def set_epoch(self, epoch: int) -> None:
+        """For a caller that wants another epoch than the one whose turn it is."""
+        if epoch != self.iteration:  # else it may be Accelerate, which counts from 0
+            self.iteration = epoch
+            self.base_dataloader.set_epoch(epoch)
+
+
+def prepare(accelerator: accelerate.Accelerator, loader: FastLoader[Any]) -> DataLoaderShard:
+    """`accelerator.prepare(loader)`, with batches that fastload loads.
+
+    With `seed=` the loader goes on sharing itself out among the ranks, whatever Accelerate is told
+    of `even_batches`, `split_batches` and seeds. Without, Accelerate shares out its batches.
+
+    Args:
+        accelerator: Of the training.
+        loader: As the script made it. Its `device` becomes the accelerator's, if it has none and
+            the accelerator places batches.
+
+    Returns:
+        A loader for the training; `accelerator.prepare` leaves it as it is.
+
+    Example:
+        >>> accelerator = accelerate.Accelerator(cpu=True)
+        >>> loader = prepare(accelerator, FastLoader(ArrayDataset(np.arange(4.0)), 2, seed=0))
+        >>> [batch.tolist() for batch in loader]
+        [[0.0, 1.0], [2.0, 3.0]]
+    """
+    if accelerator.device_placement and loader.device is None:
+        loader.device = accelerator.device
+    if type(loader.sampler) is KeyedSampler:
+        shard = DataLoaderShard(
+            loader.dataset,
+            device=accelerator.device if accelerator.device_placement else None,
+            batch_sampler=loader.batch_sampler,
+            _drop_last=loader.drop_last,
+            _non_blocking=accelerator.non_blocking,
+        )
+        shard.use_stateful_dataloader = accelerator.use_stateful_dataloader
+        return accelerator.prepare_data_loader(KeyedShard(shard, loader))
+    loader._kept.said.add("accelerate")  # that it is replaced; for it is put back
+    shard = accelerator.prepare_data_loader(loader)
+    if not isinstance(shard, DataLoaderShard) or shard.batch_sampler is None:
+        return shard
+    accelerator._dataloaders[-1] = made = _with_engine(shard, loader)
+    return made
+
+
+def skip_first_batches(loader: DataLoaderShard, num_batches: int = 0) -> DataLoaderShard:
+    """`accelerate.skip_first_batches`, with batches that fastload loads.
+
+    Args:
+        loader: What `prepare` returned.
+        num_batches: How many of this rank.
+
+    Returns:
+        A loader that begins so much later. With `seed=` it is `loader` itself, whose next epoch
+        (and only that) begins there, at no cost.
+    """
+    if not isinstance(loader, KeyedShard):
+        skipped = accelerate.skip_first_batches(loader, num_batches)
+        return _with_engine(skipped, loader.base_dataloader) if type(loader) is Shard else skipped
+    state = loader.base_dataloader.state_dict()
+    samples = state["samples"] + num_batches * loader.total_batch_size
+    loader.load_state_dict(state | {"samples": min(samples, len(loader.dataset))})
+    return loader
+
+
+def _with_engine(shard: DataLoaderShard, loader: FastLoader[Any]) -> Shard:
+    """The shard with a loader like `loader` in it, over the shard's batch sampler."""
+    arguments = {name: getattr(loader, name) for name in _ARGUMENTS}
+    arguments |= {"batch_sampler": shard.batch_sampler, "sampler": None}
+    arguments |= {"batch_size": 1, "drop_last": False}
+    return Shard(shard, FastLoader(**arguments))

@@ -1,0 +1,191 @@
+"""What a native iterator is given, made of a loader's attributes whenever one begins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch.utils.data import default_collate
+
+from fastload import _core
+from fastload.arguments import check_reading, check_transforms, collates_as_shipped, pins
+from fastload.batches import pinner
+from fastload.formats.extents import Extents
+from fastload.handover import BatchTransform
+from fastload.native import delivered_bytes, native_extents
+from fastload.state import Bookmark
+from fastload.streams import is_keyed
+from fastload.structure import map_leaves
+from fastload.tables import TableCache
+from fastload.transforms import Transforms
+
+_DEPTH_BYTES = 64 << 20
+_MAX_DEPTH = 64
+
+
+@dataclass(frozen=True)
+class Run:
+    """What an iterator needs of its loader.
+
+    Attributes:
+        extents: Where the samples lie.
+        transforms: Of its ragged fields.
+        table: The same for the core.
+        pool: Memory that outlives the iterator.
+        index_sampler: Gives batches of indices.
+        mark: Is told when the epoch begins.
+        generator: For torch's base seed.
+        draws_base_seed: Whether that is drawn at all.
+        worker_rules: torch's number of workers, which says when indices are drawn.
+        pulls_ahead: Batches of indices that torch draws before the first batch is asked for.
+        threads: The engine's.
+        depth: Batches that the engine keeps ready.
+        timeout: Seconds to wait for a batch; 0 for ever.
+        fetch: Loads a batch of indices that only the dataset understands, as torch does.
+        pin: Copy batches to pinned memory.
+        device: Copy batches there; None: leave them.
+        batch_transform: Applied to each batch that is handed out.
+        on_error: "skip" leaves out damaged samples, "raise" raises.
+        said: Warnings that were given; grows.
+    """
+
+    extents: Extents
+    transforms: Transforms
+    table: _core.Table
+    pool: _core.SlotPool
+    index_sampler: Any
+    mark: Bookmark
+    generator: torch.Generator | None
+    draws_base_seed: bool
+    worker_rules: int
+    pulls_ahead: int
+    threads: int
+    depth: int
+    timeout: float
+    fetch: Callable[[list[Any]], Any]
+    pin: bool
+    device: torch.device | str | int | None
+    batch_transform: BatchTransform | None
+    on_error: str
+    said: set[str]
+
+
+class Kept:
+    """What a loader keeps from one iterator to the next; a copy of the loader starts without it.
+
+    Attributes:
+        pool: Memory of batches.
+        tables: The core's view of the dataset.
+        said: Warnings that were given. These are copied.
+    """
+
+    def __init__(self, said: set[str] | None = None) -> None:
+        self.pool = _core.SlotPool()
+        self.tables = TableCache()
+        self.said: set[str] = said or set()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Kept, (set(self.said),)
+
+
+@dataclass
+class Chosen:
+    """What was chosen where the user said nothing, to tell it from what is assigned later.
+
+    Attributes:
+        workers: Threads; None: the user said how many.
+        prefetch: The loader's `prefetch_factor`; -1: the user gave one.
+    """
+
+    workers: int | None = None
+    prefetch: int | None = -1
+
+
+def collated_extents(loader: Any) -> Extents | None:
+    """Where the samples of a loader lie, if the core can load and collate them."""
+    if loader._auto_collation and loader.collate_fn is default_collate and collates_as_shipped():
+        return native_extents(loader.dataset)
+    return None
+
+
+def checked_extents(loader: Any) -> Extents | None:
+    """The same, with the blocks that are to be checked.
+
+    Raises:
+        ValueError: the loader's arguments do not fit its data.
+    """
+    extents = collated_extents(loader)
+    check_transforms(loader.transforms, extents)
+    return check_reading(loader.verify, loader.on_error, loader.dataset, extents)
+
+
+def make_run(
+    loader: Any, extents: Extents, kept: Kept, chosen: Chosen, mark: Bookmark, *, is_new: bool
+) -> Run:
+    """What the next iterator of a loader over these extents needs.
+
+    Args:
+        loader: Whose public attributes say what is wanted.
+        extents: See `checked_extents`.
+        kept: Of the loader.
+        chosen: Of the loader.
+        mark: Of the loader.
+        is_new: Whether an iterator is made; else one begins again.
+    """
+    sampler, workers = loader._index_sampler, loader.num_workers
+    is_auto = workers == chosen.workers
+    transforms = loader.transforms or {}
+    size = getattr(sampler, "batch_size", None)
+    batch_bytes = delivered_bytes(extents, transforms) * (size if isinstance(size, int) else 1)
+    prefetch = 2 if loader.prefetch_factor is None else loader.prefetch_factor
+    depth = default_depth(batch_bytes, workers)
+    if loader.prefetch_factor != chosen.prefetch:
+        depth = max(1, prefetch * workers)
+    pin = loader.pin_memory and pins(loader.pin_memory_device, may_warn=is_new)
+    return Run(
+        extents=extents,
+        transforms=transforms,
+        table=kept.tables.get(loader.dataset, extents, loader.io),
+        pool=kept.pool,
+        index_sampler=sampler,
+        mark=mark,
+        generator=loader.generator,
+        draws_base_seed=not is_keyed(sampler) and not mark.has_base_seed,
+        worker_rules=0 if is_auto else workers,
+        pulls_ahead=0 if is_auto else workers * prefetch,
+        threads=workers,
+        depth=depth,
+        timeout=loader.timeout,
+        fetch=partial(fetch_by_python, loader.dataset, pin=pin),
+        pin=pin,
+        device=loader.device,
+        batch_transform=loader.batch_transform,
+        on_error=loader.on_error,
+        said=kept.said,
+    )
+
+
+def fetch_by_python(dataset: Any, indices: list[Any], *, pin: bool) -> Any:
+    """The batch that torch's iterators would load and collate.
+
+    Raises:
+        RuntimeError: the dataset raised StopIteration, which would end the epoch.
+        Exception: what the dataset raised.
+    """
+    many = getattr(dataset, "__getitems__", None)
+    try:
+        batch = default_collate(many(indices) if many else [dataset[index] for index in indices])
+    except StopIteration as stop:
+        raise RuntimeError("the dataset raised StopIteration") from stop
+    if not pin:
+        return batch
+    pinned = pinner()
+    return map_leaves(lambda leaf: pinned(leaf) if torch.is_tensor(leaf) else leaf, batch)
+
+
+def default_depth(batch_bytes: int, threads: int) -> int:
+    """Batches to keep ready: 64 MiB of them, but enough for every thread, and at most 64."""
+    return max(2, threads + 1, min(_MAX_DEPTH, _DEPTH_BYTES // max(1, batch_bytes)))

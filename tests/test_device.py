@@ -1,0 +1,383 @@
+"""Copies to a device: on streams that run as late or as early as they may, all is as on the CPU."""
+
+from __future__ import annotations
+
+import collections
+import gc
+import types
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from lazy_device import LazyDevice
+from ragged import numbers_of_length, ragged_dataset
+from torch.utils.data import Dataset, IterableDataset
+
+from fastload import ArrayDataset, AsList, FastLoader, Jagged, handover
+from fastload.device import Mover, Prefetcher, TorchStreams, make_prefetcher, with_tensors
+from fastload.formats.extents import Field
+
+META = torch.device("meta")
+
+
+@pytest.fixture
+def on_lazy_device(monkeypatch: pytest.MonkeyPatch) -> Callable[..., LazyDevice]:
+    """Makes the loaders' device a lazy one."""
+
+    def make(seed: int | None = None) -> LazyDevice:
+        device = LazyDevice(seed)
+        monkeypatch.setattr(
+            handover, "make_prefetcher", lambda where: where and Prefetcher(META, device)
+        )
+        return device
+
+    return make
+
+
+class Squares(Dataset[Any]):
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        if index == 5:
+            raise KeyError("no five")
+        return {"x": torch.tensor(index**2), "name": str(index)}
+
+
+class Counting(IterableDataset[Any]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(7))
+
+
+def native(**options: Any) -> FastLoader[Any]:
+    return FastLoader(ArrayDataset({"x": np.arange(23)}), 4, device="meta", **options)
+
+
+LOADERS: dict[str, Callable[[], FastLoader[Any]]] = {
+    "native": native,
+    "native, seed": lambda: native(seed=1, shuffle=True),
+    "native, workers": lambda: native(num_workers=2, shuffle=True),
+    "python": lambda: FastLoader([{"x": i} for i in range(11)], 2, device="meta", seed=3),
+    "python, workers": lambda: FastLoader(
+        [{"x": i} for i in range(11)], 2, device="meta", num_workers=1, persistent_workers=True
+    ),
+    "iterable": lambda: FastLoader(
+        Counting(), 3, device="meta", batch_transform=lambda batch: {"x": batch}
+    ),
+}
+
+
+def on_cpu(make: Callable[[], FastLoader[Any]], monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    torch.manual_seed(7)
+    with monkeypatch.context() as patch:
+        patch.setattr(handover, "make_prefetcher", lambda where: None)
+        return [batch["x"].tolist() for batch in make()]
+
+
+@pytest.mark.parametrize("name", LOADERS)
+def test_any_timing_gives_the_batches_of_the_cpu(
+    name: str, on_lazy_device: Callable[..., LazyDevice], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    want = on_cpu(LOADERS[name], monkeypatch)
+    for seed in (None, 0) if "workers" in name else (None, *range(12)):
+        device, got = on_lazy_device(seed), []
+        torch.manual_seed(7)
+        batches = iter(LOADERS[name]())
+        for batch in batches:
+            device.read(batch["x"], got)
+            del batch
+        waits = device.waits
+        device.finish()
+        assert got == want
+        assert device.copies == len(want)
+        assert waits == 0, "the host waited"
+
+
+def test_copies_are_one_batch_ahead_and_only_with_a_device(
+    on_lazy_device: Callable[..., LazyDevice],
+) -> None:
+    device = on_lazy_device()
+    batches = iter(native())
+    assert device.copies == 0
+    next(batches)
+    assert device.copies == 2
+    next(batches)
+    assert device.copies == 3
+    list(FastLoader(ArrayDataset(np.arange(8)), 4))
+    assert device.copies == 3
+
+
+@pytest.mark.parametrize("name", LOADERS)
+def test_leaving_early_frees_nothing_that_is_copied(
+    name: str, on_lazy_device: Callable[..., LazyDevice]
+) -> None:
+    device, seen = on_lazy_device(), []
+    loader = LOADERS[name]()
+    for batch in loader:
+        device.read(batch["x"], seen)
+        break
+    if loader.persistent_workers:
+        again = list(loader)  # begins anew
+        assert len(again) == 6
+    del batch, loader
+    gc.collect()
+    assert device.waits  # for the batch that nobody took
+    device.finish()
+    assert len(seen) == 1
+    assert min(seen[0]) >= 0
+
+
+def test_an_error_has_its_turn_and_the_others_are_delivered(
+    on_lazy_device: Callable[..., LazyDevice],
+) -> None:
+    device, got, caught = on_lazy_device(1), [], []
+    batches = iter(FastLoader(Squares(), 2, device="meta"))
+    for turn in range(5):
+        try:
+            device.read(next(batches)["x"], got)
+        except KeyError as error:
+            caught.append((turn, error.args))
+    for _ in range(2):
+        with pytest.raises(StopIteration):
+            next(batches)
+    device.finish()
+    assert caught == [(2, ("no five",))]
+    assert got == [[0, 1], [4, 9], [36, 49], [64, 81]]
+
+
+@pytest.mark.parametrize("name", LOADERS)
+def test_the_state_counts_what_was_handed_out(
+    name: str, on_lazy_device: Callable[..., LazyDevice], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    want = on_cpu(LOADERS[name], monkeypatch)
+    on_lazy_device()
+    for taken in {1, len(want) - 1, len(want)}:
+        torch.manual_seed(7)
+        loader = LOADERS[name]()
+        batches = iter(loader)
+        for _ in range(taken):
+            next(batches)
+        resumed = LOADERS[name]()
+        resumed.load_state_dict(loader.state_dict())
+        assert [batch["x"].shape for batch in resumed] == [
+            torch.Size([len(batch)]) for batch in want[taken:]
+        ]
+        assert len(list(resumed)) == len(want)
+
+
+def test_what_waits_for_its_turn_does_not_hold_the_iterator(
+    on_lazy_device: Callable[..., LazyDevice],
+) -> None:
+    on_lazy_device()
+    for make in (native, LOADERS["python"]):
+        batches = iter(make())
+        for _ in range(6):
+            next(batches)
+        reference = weakref.ref(batches)
+        gc.disable()
+        del batches
+        gone = reference() is None
+        gc.enable()
+        assert gone
+
+
+def test_a_late_batch_does_not_hold_up_the_one_before_it() -> None:
+    late = RuntimeError("DataLoader timed out after 1 seconds")
+    turns: list[Any] = [torch.ones(1), late, late, torch.zeros(1)]
+
+    def load() -> tuple[Any, None]:
+        turn = turns.pop(0)
+        if isinstance(turn, Exception):
+            raise turn
+        return turn, None
+
+    prefetcher = Prefetcher(META, LazyDevice())
+    prefetcher.next(load)
+    with pytest.raises(RuntimeError, match="timed out"):
+        prefetcher.next(load)
+    turns.append(torch.ones(2))
+    assert prefetcher.next(load)[0].shape == (1,)
+
+
+def test_a_copy_that_fails_is_its_batchs_error(on_lazy_device: Callable[..., LazyDevice]) -> None:
+    device = on_lazy_device()
+    copy, fails = device.copy, [False, True, False]
+
+    def failing(*copies: Any) -> None:
+        if fails and fails.pop(0):
+            raise MemoryError("full")
+        copy(*copies)
+
+    device.copy = failing  # type: ignore[method-assign]
+    batches = iter(native())
+    next(batches)
+    with pytest.raises(MemoryError):
+        next(batches)
+    assert len(list(batches)) == 4
+
+
+def test_another_stream_than_that_of_the_memory(on_lazy_device: Callable[..., LazyDevice]) -> None:
+    device, got = on_lazy_device(), []
+    batches = iter(native())
+    device.read(next(batches)["x"], got)
+    assert device.lent == []
+    device.now = "other"
+    for batch in batches:
+        device.read(batch["x"], got)
+        assert device.lent == ["other"]
+    device.finish()
+    assert sorted(map(sum, got)) == sorted(sum(range(i, min(i + 4, 23))) for i in range(0, 23, 4))
+
+
+def test_the_transform_runs_on_the_batch_that_was_copied(
+    on_lazy_device: Callable[..., LazyDevice],
+) -> None:
+    device, got = on_lazy_device(), []
+
+    def doubled(batch: Any) -> Any:
+        device.read(batch["x"], got)
+        return batch
+
+    list(native(batch_transform=doubled))
+    device.finish()
+    assert got[0] == [0, 1, 2, 3]
+
+
+# --- Without streams, and torch's own -----------------------------------------------------------
+
+
+def test_what_has_streams() -> None:
+    assert make_prefetcher(None) is None
+    assert make_prefetcher("cpu") is None
+    assert type(make_prefetcher("meta")) is Mover
+    assert type(make_prefetcher("mps")) is Mover
+
+
+def test_a_device_is_found_at_iter_not_before() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("needs a machine without a GPU")
+    loader = native()
+    loader.device = "cuda"
+    with pytest.raises((AssertionError, RuntimeError)):
+        iter(loader)
+
+
+def test_calls_of_torchs_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+
+    class Event:
+        def query(self) -> bool:
+            return True
+
+        def synchronize(self) -> None:
+            calls.append("synchronize")
+
+    class Stream:
+        def __init__(self, device: torch.device) -> None:
+            self.name = str(device)
+
+        def record_event(self) -> Event:
+            calls.append(f"record {self.name}")
+            return Event()
+
+        def wait_event(self, event: Event) -> None:
+            calls.append(f"wait {self.name}")
+
+        def __enter__(self) -> None:
+            calls.append("enter")
+
+        def __exit__(self, *raised: object) -> None:
+            calls.append("leave")
+
+    current = Stream(torch.device("cpu"))
+    current.name = "current"
+    fake = types.SimpleNamespace(
+        Stream=Stream,
+        Event=Event,
+        current_stream=lambda device: current,
+        current_device=lambda: 2,
+        stream=lambda stream: stream,
+    )
+    monkeypatch.setattr(torch, "meta", fake, raising=False)
+    prefetcher = make_prefetcher("meta")
+    assert isinstance(prefetcher, Prefetcher)
+    streams = prefetcher._streams
+    assert isinstance(streams, TorchStreams)
+    assert streams.side() is TorchStreams(torch.device("meta:2")).side()
+    turns = iter([(torch.ones(2), 1), (torch.ones(3), 2)])
+    batch, beside = prefetcher.next(lambda: next(turns))
+    assert batch.is_meta
+    assert (batch.shape, beside) == ((2,), 1)
+    copied = ["record current", "wait meta:2", "enter", "leave", "record meta:2"]
+    assert calls == [*copied, *copied, "wait current"]
+    del prefetcher
+    assert calls[-1] == "synchronize"
+
+
+Pair = collections.namedtuple("Pair", "a b")
+
+
+class Mine(dict[str, Any]):
+    """A dict with something of its own."""
+
+    note = ""
+
+
+class Movable:
+    where: Any = None
+
+    def to(self, device: torch.device) -> Movable:
+        moved = Movable()
+        moved.where = device
+        return moved
+
+
+def test_containers_keep_their_types() -> None:
+    x = torch.ones(2)
+    mine = Mine(x=x)
+    mine.note = "kept"
+    packed = torch.nn.utils.rnn.pack_sequence([torch.ones(2), torch.ones(1)])
+    frozen = types.MappingProxyType({"x": x})
+    batch = [mine, Pair(x, "s"), (x, 3), [x], Movable(), None, packed, frozen]
+    got = with_tensors(batch, META, lambda tensor: tensor.to(META))
+    assert type(got) is list
+    assert type(got[0]) is Mine
+    assert got[0].note == "kept"
+    assert got[0]["x"].is_meta
+    assert type(got[1]) is Pair
+    assert got[1].b == "s"
+    assert type(got[2]) is tuple
+    assert got[2][1] == 3
+    assert type(got[3]) is list
+    assert got[4].where == META
+    assert got[5] is None
+    assert got[6].data.is_meta
+    assert not got[6].batch_sizes.is_meta
+    assert type(got[7]) is types.MappingProxyType
+    assert all(part.is_meta for part in (got[1].a, got[2][0], got[3][0], got[7]["x"]))
+    assert not mine["x"].is_meta
+
+
+def test_tensors_that_are_not_plain_move_by_themselves() -> None:
+    def never(tensor: torch.Tensor) -> torch.Tensor:
+        raise AssertionError(tensor)
+
+    leaf = torch.ones(2, requires_grad=True)
+    moved = with_tensors([leaf, torch.eye(2).to_sparse()], META, never)
+    assert moved[0].requires_grad
+    assert moved[1].is_sparse
+    assert all(tensor.is_meta for tensor in moved)
+    here = torch.zeros(2, device="meta")
+    assert with_tensors(here, META, never) is here
+
+
+@pytest.mark.parametrize("transform", [AsList(), Jagged(nested=False), Jagged()])
+def test_ragged_fields_move(transform: Any) -> None:
+    field = Field("t", "int64", (), ragged=True)
+    data = ragged_dataset({"t": 0}, [field], [numbers_of_length([1, 3, 0, 2])])
+    [batch] = FastLoader(data, 4, transforms={"t": transform}, device="meta")
+    parts = batch["t"] if isinstance(batch["t"], list) else [batch["t"]]
+    assert all(part.device == META for part in parts)
