@@ -37,6 +37,13 @@ if TYPE_CHECKING:
     from fastload.pack.export import export
     from fastload.pack.grow import add_column, append
     from fastload.pack.merge import merge
+    from fastload.pixels import (
+        Cast,
+        Normalize,
+        RandomCrop,
+        RandomHorizontalFlip,
+        ToChannelsFirst,
+    )
     from fastload.tokens import TokenDataset
     from fastload.transforms import AsList, DecodeImage, Jagged, PadTo
 
@@ -44,14 +51,19 @@ if TYPE_CHECKING:
 _HOMES = {
     "ArrayDataset": "fastload.array_dataset",
     "AsList": "fastload.transforms",
+    "Cast": "fastload.pixels",
     "DecodeImage": "fastload.transforms",
     "FastLoader": "fastload.loader",
     "FormatError": "fastload.errors",
     "Jagged": "fastload.transforms",
     "KeyedSampler": "fastload.order",
+    "Normalize": "fastload.pixels",
     "PackedDataset": "fastload.dataset",
     "PadTo": "fastload.transforms",
+    "RandomCrop": "fastload.pixels",
+    "RandomHorizontalFlip": "fastload.pixels",
     "StoppedError": "fastload.errors",
+    "ToChannelsFirst": "fastload.pixels",
     "add_column": "fastload.pack.grow",
     "append": "fastload.pack.grow",
     "export": "fastload.pack.export",
@@ -64,14 +76,19 @@ _HOMES = {
 __all__ = [
     "ArrayDataset",
     "AsList",
+    "Cast",
     "DecodeImage",
     "FastLoader",
     "FormatError",
     "Jagged",
     "KeyedSampler",
+    "Normalize",
     "PackedDataset",
     "PadTo",
+    "RandomCrop",
+    "RandomHorizontalFlip",
     "StoppedError",
+    "ToChannelsFirst",
     "TokenDataset",
     "__version__",
     "add_column",

@@ -7,7 +7,7 @@ import numpy
 import numpy.typing
 import typing
 import typing_extensions
-__all__: list[str] = ['ArrayOrder', 'Engine', 'EpochPlan', 'Permutation', 'PushedOrder', 'SlotPool', 'Table', 'TableBuilder', 'copy_kernels', 'crc32c', 'crc32c_combine', 'measure_gather', 'set_copy_kernel', 'start_writeback']
+__all__: list[str] = ['ArrayOrder', 'Engine', 'EpochPlan', 'Permutation', 'PixelPlan', 'PushedOrder', 'SlotPool', 'Table', 'TableBuilder', 'copy_kernels', 'crc32c', 'crc32c_combine', 'measure_gather', 'set_copy_kernel', 'start_writeback']
 class Permutation:
     """
     A keyed bijection of [0, n) in O(1) memory.
@@ -101,11 +101,25 @@ class SlotPool:
     @property
     def used_bytes(self) -> int:
         ...
+class PixelPlan:
+    """
+    What becomes of the numbers of a field on their way into a batch.
+    """
+    def __init__(self, *, item_bytes: typing.SupportsInt | typing.SupportsIndex, channels: typing.SupportsInt | typing.SupportsIndex = 1, planar: bool = False, conversion: tuple[str, str, bool, typing.SupportsFloat | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex], collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex]] | None = None, crop: tuple[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex], tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex], typing.SupportsInt | typing.SupportsIndex] | None = None, flip: tuple[typing.SupportsFloat | typing.SupportsIndex, bool, typing.SupportsInt | typing.SupportsIndex] | None = None) -> None:
+        ...
+    def deliver(self, image: numpy.ndarray, out: numpy.ndarray, seed: typing.SupportsInt | typing.SupportsIndex, epoch: typing.SupportsInt | typing.SupportsIndex, index: typing.SupportsInt | typing.SupportsIndex) -> None:
+        ...
+    def out_size(self, height: typing.SupportsInt | typing.SupportsIndex, width: typing.SupportsInt | typing.SupportsIndex) -> tuple[int, int]:
+        ...
+    def window(self, height: typing.SupportsInt | typing.SupportsIndex, width: typing.SupportsInt | typing.SupportsIndex, seed: typing.SupportsInt | typing.SupportsIndex, epoch: typing.SupportsInt | typing.SupportsIndex, index: typing.SupportsInt | typing.SupportsIndex) -> tuple[int, int, bool]:
+        """
+        Top, left and whether it is mirrored: the window of one sample in its stored image.
+        """
 class Engine:
     """
     One iterator's run over its batches.
     """
-    def __init__(self, table: typing.Any, pool: typing.Any, fields: collections.abc.Sequence[tuple[numpy.dtype[typing.Any], collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]] | tuple[numpy.dtype[typing.Any], collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], tuple[typing.SupportsInt | typing.SupportsIndex, bytes] | None]], order: typing.Any, num_workers: typing.SupportsInt | typing.SupportsIndex, depth: typing.SupportsInt | typing.SupportsIndex, on_error: str = 'raise') -> None:
+    def __init__(self, table: typing.Any, pool: typing.Any, fields: collections.abc.Sequence[tuple[numpy.dtype[typing.Any], collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]] | tuple[numpy.dtype[typing.Any], collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], tuple[typing.SupportsInt | typing.SupportsIndex, bytes] | None] | tuple[numpy.dtype[typing.Any], collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], tuple[PixelPlan, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]]], order: typing.Any, num_workers: typing.SupportsInt | typing.SupportsIndex, depth: typing.SupportsInt | typing.SupportsIndex, on_error: str = 'raise', *, seed: typing.SupportsInt | typing.SupportsIndex = 0, epoch: typing.SupportsInt | typing.SupportsIndex = 0, with_indices: bool = False) -> None:
         ...
     def describe_due(self) -> str:
         ...

@@ -9,7 +9,6 @@ import torch
 from torch.utils.data import BatchSampler, IterableDataset, SequentialSampler
 from torch.utils.data._utils import collate
 
-from fastload import transforms as transforms_
 from fastload.batches import batch_maker
 from fastload.formats import checks
 from fastload.formats.extents import Extents
@@ -93,7 +92,6 @@ def check_transforms(transforms: Any, extents: Extents | None) -> None:
             "transforms= are for native data in batches, without a collate_fn: see fastload.open; "
             "torch's own iterators hand the samples to the collate_fn as they are"
         )
-    transforms_.check(transforms, extents.fields)
     batch_maker(extents, transforms)
 
 

@@ -26,8 +26,9 @@ from fastload.transforms import (
     Padded,
     PadTo,
     Ragged,
-    Transform,
+    RaggedTransform,
     Transforms,
+    choices,
 )
 
 Array = npt.NDArray[Any]
@@ -54,31 +55,40 @@ def batch_maker(
 
     Args:
         extents: The dataset.
-        transforms: Of its ragged fields.
+        transforms: Of its fields.
         pin: Copy to pinned memory.
         missing: The last array, dataset indices of samples that were left out, is a member of the
             batch: of a dict under the key "missing", else the last one.
 
     Raises:
-        ValueError: a key that stands beside a field is taken already.
+        ValueError: a key that stands beside a field is taken already, or a transform does not fit.
     """
-    fields = extents.fields
+    chosen = choices(transforms, extents.fields)
+    fields = [chosen.delivered(field) for field in extents.fields]
     structure = with_missing(extents.structure, len(fields)) if missing else extents.structure
-    plain = not any(f.ragged or f.storage.name != f.dtype for f in fields)
+    moved = {name for name, pixels in chosen.pixels.items() if pixels.channels_last}
+    plain = not moved and not any(f.ragged or f.storage.name != f.dtype for f in fields)
     if plain and not pin:
         build, from_numpy = batch_builder(structure), torch.from_numpy
         return lambda arrays, samples: build(list(map(from_numpy, arrays)))
 
     finish: Finish = pinner() if pin else lambda tensor: tensor
 
-    chosen = transforms or {}
+    def channels_first(tensor: torch.Tensor) -> torch.Tensor:
+        return finish(tensor).permute(0, 3, 1, 2)
+
     keyless = _in_sequences(extents.structure)
     makers = [
-        _leaf_maker(field, chosen.get(field.name), finish, tuple if column in keyless else list)
+        _leaf_maker(
+            field,
+            chosen.ragged.get(field.name),
+            channels_first if field.name in moved else finish,
+            tuple if column in keyless else list,
+        )
         for column, field in enumerate(fields)
     ]
-    counts = [_array_count(field, chosen.get(field.name)) for field in fields]
-    parts = [_parts(chosen.get(field.name)) for field in fields]
+    counts = [_array_count(field, chosen.ragged.get(field.name)) for field in fields]
+    parts = [_parts(chosen.ragged.get(field.name)) for field in fields]
     if missing:
         makers.append(lambda array, samples: [finish(torch.from_numpy(array))])
         counts.append(1)
@@ -121,14 +131,14 @@ def pinner() -> Finish:
     return pinned
 
 
-def _array_count(field: Field, transform: Transform | None) -> int:
+def _array_count(field: Field, transform: RaggedTransform | None) -> int:
     return 2 if field.ragged and not isinstance(transform, DecodeImage) else 1
 
 
 # --- Containers --------------------------------------------------------------------------------
 
 
-def _parts(transform: Transform | None) -> tuple[str, Any] | None:
+def _parts(transform: RaggedTransform | None) -> tuple[str, Any] | None:
     """What stands beside the values of a field, and the container where there are no keys."""
     if isinstance(transform, PadTo):
         return "lengths", Padded
@@ -177,7 +187,7 @@ def _in_sequences(structure: Structure) -> set[int]:
 
 
 def _leaf_maker(
-    field: Field, transform: Transform | None, finish: Finish, sequence: type[Any]
+    field: Field, transform: RaggedTransform | None, finish: Finish, sequence: type[Any]
 ) -> _LeafMaker:
     """`sequence` is that of default_collate for texts: those of tuples' members are tuples."""
     view = torch_dtype(field) if field.storage.name != field.dtype else None
@@ -187,8 +197,8 @@ def _leaf_maker(
         return finish(made if view is None else made.view(view))
 
     if isinstance(transform, DecodeImage):
-        channels = MODES[transform.mode]
-        return lambda *arrays: [tensor(_images(field, channels, *arrays))]
+        shape = field.shape or (0, 0, MODES[transform.mode])
+        return lambda *arrays: [tensor(_images(field, shape, *arrays))]
     if not field.ragged:
         return lambda array, samples: [tensor(array)]
     if isinstance(transform, PadTo):
@@ -251,7 +261,8 @@ def _dense(field: Field, values: Array, offsets: Array, samples: Samples) -> Arr
     return values.reshape(len(lengths), length, *field.shape)
 
 
-def _images(field: Field, channels: int, decoded: Decoded, samples: Samples) -> Array:
+def _images(field: Field, shape: tuple[int, ...], decoded: Decoded, samples: Samples) -> Array:
+    """`shape`: that of an image of no size, if there is none."""
     if decoded.error is not None:
         where = f"field {field.name!r}: sample {samples()[decoded.place]}"
         if isinstance(decoded.error, MemoryError):
@@ -264,7 +275,7 @@ def _images(field: Field, channels: int, decoded: Decoded, samples: Samples) -> 
     if isinstance(images, np.ndarray):
         return images
     if not images:
-        return np.empty((0, 0, 0, channels), np.uint8)
+        return np.empty((0, *shape), field.storage)
     for place, image in enumerate(images):
         if image.shape != images[0].shape:
             shapes = [images[0].shape, image.shape]

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastload.errors import StoppedError
+from fastload.pixels import Pixels
 from fastload.transforms import MODES, DecodeImage
 
 Array = npt.NDArray[Any]
@@ -41,7 +42,8 @@ class Decoded:
     """The images of a field of a batch.
 
     Attributes:
-        images: uint8 (B, H, W, C); without a size a list of B arrays (H, W, C).
+        images: uint8 (B, H, W, C), or what the field's other transforms make of it; without a size
+            a list of B arrays.
         place: Of the first image in the batch that could not be decoded.
         error: What was wrong with it.
     """
@@ -62,19 +64,64 @@ class _Job:
     left: int = 0
 
 
+@dataclass(frozen=True)
+class ImageField:
+    """What becomes of a field of encoded images in one epoch.
+
+    Attributes:
+        transform: How they are decoded.
+        pixels: What follows.
+        seed: Of what is drawn for each sample.
+        epoch: The same.
+    """
+
+    transform: DecodeImage
+    pixels: Pixels | None = None
+    seed: int = 0
+    epoch: int = 0
+
+    def empty(self, count: int) -> Any:
+        """Room for `count` images: an array, or a list if they may differ in size."""
+        if self.pixels is not None and self.pixels.out_bytes:
+            return np.empty((count, *self.pixels.field.shape), self.pixels.field.storage)
+        if self.pixels is None and self.transform.size is not None:
+            return np.empty((count, *self.transform.size, MODES[self.transform.mode]), np.uint8)
+        return [None] * count
+
+    def deliver(self, data: bytes, images: Any, place: int, index: int) -> None:
+        """Decodes the sample of that index in the dataset into `images[place]`.
+
+        Raises:
+            Exception: what Pillow raises for data that it cannot decode; ValueError: the image is
+                smaller than the window that is cut out of it.
+        """
+        image, pixels = decode_image(data, self.transform), self.pixels
+        if pixels is None:
+            images[place] = image
+            return
+        if isinstance(images, list):
+            height, width = pixels.plan.out_size(*image.shape[:2])
+            channels = image.shape[2]
+            shape = (height, width, channels)
+            if pixels.planar:
+                shape = (channels, height, width)
+            images[place] = np.empty(shape, pixels.field.storage)
+        pixels.plan.deliver(image, images[place], self.seed, self.epoch, index)
+
+
 class _Images:
     """A field of images of one batch while it is decoded."""
 
-    def __init__(self, transform: DecodeImage, values: Array, offsets: Array) -> None:
+    def __init__(
+        self, field: ImageField, values: Array, offsets: Array, indices: list[int]
+    ) -> None:
         count = len(offsets) - 1
-        self._transform = transform
+        self._field = field
+        self._indices = indices
         self._values = values
         self._bounds = offsets.tolist()
         self._lock = threading.Lock()
-        images: Any = [None] * count
-        if transform.size is not None:
-            images = np.empty((count, *transform.size, MODES[transform.mode]), np.uint8)
-        self.decoded = Decoded(images)
+        self.decoded = Decoded(field.empty(count))
         self.tasks = [partial(self._decode, place) for place in range(count)]
 
     def _decode(self, place: int) -> None:
@@ -83,7 +130,7 @@ class _Images:
             return  # the batch is lost
         try:
             data = self._values[self._bounds[place] : self._bounds[place + 1]].tobytes()
-            decoded.images[place] = decode_image(data, self._transform)
+            self._field.deliver(data, decoded.images, place, self._indices[place])
         except Exception as error:  # Pillow's plugins raise many kinds
             with self._lock:
                 if decoded.error is None or place < decoded.place:
@@ -127,14 +174,15 @@ class DecodeStage:
     done inside `next`.
 
     Args:
-        source: Gives the arrays; those of a field of images are its bytes and offsets.
+        source: Gives the arrays; those of a field of images are its bytes and offsets, the last one
+            holds the dataset's indices of the samples.
         fields: For each field of images the number of its first array, in ascending order.
         threads: How many decode.
         depth: Batches under way.
     """
 
     def __init__(
-        self, source: Source, fields: Mapping[int, DecodeImage], threads: int, depth: int
+        self, source: Source, fields: Mapping[int, ImageField], threads: int, depth: int
     ) -> None:
         self._source = source
         self._fields = dict(fields)
@@ -237,13 +285,14 @@ class DecodeStage:
         if arrays is None:
             return _Job(None)
         delivered, tasks, number = [], [], 0
+        *arrays, indices = arrays
         while number < len(arrays):
-            transform = self._fields.get(number)
-            if transform is None:
+            field = self._fields.get(number)
+            if field is None:
                 delivered.append(arrays[number])
                 number += 1
                 continue
-            images = _Images(transform, arrays[number], arrays[number + 1])
+            images = _Images(field, arrays[number], arrays[number + 1], indices.tolist())
             delivered.append(images.decoded)
             tasks += images.tasks
             number += 2

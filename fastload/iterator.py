@@ -14,14 +14,15 @@ from torch._C._autograd import _profiler_enabled
 
 from fastload import _core
 from fastload.batches import Arrays, batch_maker
-from fastload.decode import DecodeStage, Source
+from fastload.decode import DecodeStage, ImageField, Source
 from fastload.errors import StoppedError
 from fastload.formats.extents import Field, Int64Array
 from fastload.handover import Handover
 from fastload.run import Run
 from fastload.state import Progress
 from fastload.streams import Stream, make_stream
-from fastload.transforms import DecodeImage, PadTo, Transform, padding
+from fastload.torch_order import draw_seed
+from fastload.transforms import Choices, DecodeImage, PadTo, choices, padding
 
 _NAMED = 4  # samples in a message
 
@@ -54,8 +55,7 @@ class _NativeIterator:
     def _begin(self, run: Run, is_new: bool) -> None:
         self._run = run
         self._stream: Stream = make_stream(run.index_sampler, run.mark, run.extents.rows)
-        if is_new and run.draws_base_seed:
-            torch.empty((), dtype=torch.int64).random_(generator=run.generator)
+        base_seed = draw_seed(run.generator) if is_new and run.draws_base_seed else None
         if run.worker_rules == 0 and run.timeout and run.threads == 0:
             raise AssertionError("_SingleProcessDataLoaderIter requires timeout == 0")
         if run.worker_rules and run.pulls_ahead <= 0:
@@ -63,6 +63,9 @@ class _NativeIterator:
                 "prefetch_factor must be greater than 0 for MultiProcessingDataLoaderIter"
             )
         self._skips = run.on_error == "skip"
+        self._choices = choices(run.transforms, run.extents.fields)
+        if run.seed is None and self._choices.is_random:
+            self._base_seed = run.mark.base_seed_of(base_seed, run.generator)
         self._make = batch_maker(run.extents, run.transforms, run.pin, self._skips)
         handover = Handover(run.device, run.batch_transform)
         self._handover = None if handover.does_nothing else handover
@@ -86,17 +89,26 @@ class _NativeIterator:
         self._progress, self._odd = stream.progress, stream.odd
         self._pull = stream.pull if more else None
         self._warn_if_empty()
-        fields = run.extents.fields
+        seed, epoch = self._seed(), stream.progress.epoch
+        images = self._images(run.extents.fields, seed, epoch)
         engine = _core.Engine(
             run.table,
             run.pool,
-            [_as_delivered(field, run.transforms.get(field.name)) for field in fields],
+            [_as_delivered(field, self._choices) for field in run.extents.fields],
             stream.order,
             run.threads,
             run.depth,
             run.on_error,
+            seed=seed,
+            epoch=epoch,
+            with_indices=bool(images),
         )
-        self._source = self._decoding(engine, fields)
+        self._source = engine
+        if images:
+            stage = DecodeStage(engine, images, run.threads, run.depth)
+            # Its threads hold the stage, but not this iterator.
+            self._finalizer = weakref.finalize(self, stage.stop)
+            self._source = stage
         self._take = self._source.next
 
     def _pull_one(self) -> None:
@@ -107,20 +119,25 @@ class _NativeIterator:
             elif self._pull is not None and not self._pull():
                 self._pull = None
 
-    def _decoding(self, engine: _core.Engine, fields: Sequence[Field]) -> Source:
-        """The engine, with a stage behind it if there are images to decode."""
-        transforms, images, number = self._run.transforms, {}, 0
+    def _seed(self) -> int:
+        """Of what is drawn for each sample in the epoch that has begun."""
+        if self._run.seed is not None:
+            return int(self._run.seed) % 2**64
+        if not self._choices.is_random:
+            return 0
+        seed = self._stream.progress.base_seed = self._base_seed
+        return seed
+
+    def _images(self, fields: Sequence[Field], seed: int, epoch: int) -> dict[int, ImageField]:
+        """What becomes of encoded images, by the number of their first array in a batch."""
+        images, number = {}, 0
         for field in fields:
-            transform = transforms.get(field.name)
+            transform = self._choices.ragged.get(field.name)
             if isinstance(transform, DecodeImage):
-                images[number] = transform
+                pixels = self._choices.pixels.get(field.name)
+                images[number] = ImageField(transform, pixels, seed, epoch)
             number += 2 if field.ragged else 1
-        if not images:
-            return engine
-        stage = DecodeStage(engine, images, self._run.threads, self._run.depth)
-        # Its threads hold the stage, but not this iterator.
-        self._finalizer = weakref.finalize(self, stage.stop)
-        return stage
+        return images
 
     def _stop(self) -> None:
         if self._source is not None:
@@ -242,8 +259,12 @@ def _ended(timeout_s: float) -> None:
     return None
 
 
-def _as_delivered(field: Field, transform: Transform | None) -> Any:
+def _as_delivered(field: Field, chosen: Choices) -> Any:
     """What the engine is told of a field."""
+    transform, pixels = chosen.ragged.get(field.name), chosen.pixels.get(field.name)
+    if pixels is not None and not field.ragged:
+        made = pixels.field
+        return made.storage, made.shape, (pixels.plan, *(pixels.size or (0, 0)))
     if isinstance(transform, PadTo):
         return field.storage, field.shape, padding(transform, field)
     return field.storage, field.shape

@@ -42,7 +42,7 @@ from fastload.state import (
 from fastload.streams import is_keyed
 from fastload.tracking import TrackedSampler, private_generator, track
 from fastload.trainers import warn_of_accelerate, warn_of_replacement
-from fastload.transforms import Transforms
+from fastload.transforms import Transforms, is_random
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -90,9 +90,11 @@ class FastLoader(DataLoader[T_co]):
         device: Copy the tensors of each batch there, one batch ahead, beside the stream on which
             the caller computes.
         io: How files are read: "auto", "mmap" or "pread"; None: as the dataset says.
-        transforms: For native data, what becomes of ragged fields, by their names: `PadTo`,
-            `Jagged`, `AsList` or `DecodeImage`. Without one, numbers must be of one length in a
-            batch, as default_collate demands; text comes as str, bytes as bytes.
+        transforms: For native data, what becomes of fields, by their names. Of ragged ones
+            `PadTo`, `Jagged`, `AsList` or `DecodeImage`; without one, numbers must be of one length
+            in a batch, as default_collate demands; text comes as str, bytes as bytes. Of the others
+            and of decoded images: one or a sequence of `RandomCrop`, `RandomHorizontalFlip`,
+            `Cast` or `Normalize`, and `ToChannelsFirst`.
         verify: What is compared with the checksums of packed data: "open": headers and bounds, now;
             "lazy": each block of 1 MiB, when it is read first; None: as the dataset says.
         on_error: "raise" FormatError for a batch that needs a damaged block; "skip": leave its
@@ -352,7 +354,8 @@ class FastLoader(DataLoader[T_co]):
             self._mark,
             fingerprint(self.dataset),
             base_seed_drawn=continues,
-            own_seed=self.generator is not None,
+            generator=self.generator,
+            is_random=self.seed is None and is_random(self.transforms),
         )
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

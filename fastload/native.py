@@ -16,7 +16,7 @@ from fastload.dataset import FileDataset, PackedDataset
 from fastload.formats import arrays, combine
 from fastload.formats.extents import Column, Extents, Field, Group, Int64Array
 from fastload.tokens import TokenDataset
-from fastload.transforms import DecodeImage, Transforms
+from fastload.transforms import DecodeImage, Transforms, choices
 
 _DECODED = 10  # times the bytes of an image that is not resized: what JPEG saves
 
@@ -41,11 +41,16 @@ def sample_bytes(extents: Extents) -> int:
 
 
 def delivered_bytes(extents: Extents, transforms: Transforms) -> int:
-    """The same, with images as large as they are decoded."""
-    images = [transforms.get(field.name) for field in extents.fields]
-    decoded = [image for image in images if isinstance(image, DecodeImage)]
-    stored = sample_bytes(extents)
-    return stored + sum(image.image_bytes or stored * _DECODED for image in decoded)
+    """The same as it is delivered; of images that are decoded, with what they are decoded from."""
+    chosen, stored = choices(transforms, extents.fields), sample_bytes(extents)
+    total = stored
+    for field in extents.fields:
+        image, pixels = chosen.ragged.get(field.name), chosen.pixels.get(field.name)
+        if isinstance(image, DecodeImage):
+            total += (pixels.out_bytes if pixels else image.image_bytes) or stored * _DECODED
+        elif pixels:
+            total += pixels.out_bytes - field.row_bytes
+    return total
 
 
 def _column_bytes(group: Group, column: Column) -> int:

@@ -16,7 +16,7 @@ from fastload.batches import pinner
 from fastload.formats.extents import Extents
 from fastload.handover import BatchTransform
 from fastload.native import delivered_bytes, native_extents
-from fastload.state import Bookmark
+from fastload.state import Bookmark, bottom
 from fastload.streams import is_keyed
 from fastload.structure import map_leaves
 from fastload.tables import TableCache
@@ -32,13 +32,14 @@ class Run:
 
     Attributes:
         extents: Where the samples lie.
-        transforms: Of its ragged fields.
+        transforms: Of its fields.
         table: The same for the core.
         pool: Memory that outlives the iterator.
         index_sampler: Gives batches of indices.
         mark: Is told when the epoch begins.
         generator: For torch's base seed.
         draws_base_seed: Whether that is drawn at all.
+        seed: Of what is drawn for each sample; None: torch's base seed.
         worker_rules: torch's number of workers, which says when indices are drawn.
         pulls_ahead: Batches of indices that torch draws before the first batch is asked for.
         threads: The engine's.
@@ -60,6 +61,7 @@ class Run:
     mark: Bookmark
     generator: torch.Generator | None
     draws_base_seed: bool
+    seed: int | None
     worker_rules: int
     pulls_ahead: int
     threads: int
@@ -154,6 +156,7 @@ def make_run(
         mark=mark,
         generator=loader.generator,
         draws_base_seed=not is_keyed(sampler) and not mark.has_base_seed,
+        seed=bottom(sampler).seed if is_keyed(sampler) else loader.seed,
         worker_rules=0 if is_auto else workers,
         pulls_ahead=0 if is_auto else workers * prefetch,
         threads=workers,

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from fastload.order import KeyedSampler
-from fastload.torch_order import Draw, foreseen_draw
+from fastload.torch_order import Draw, draw_seed, foreseen_draw
 
 VERSION = 1
 _KEYED = ("seed", "order", "epoch", "samples")
@@ -28,7 +28,7 @@ _TORCH_OPTIONAL = (
     "world",
     "base_seed_drawn",
 )
-_OPTIONAL = {*_TORCH_OPTIONAL, "block_rows", "window_blocks"}
+_OPTIONAL = {*_TORCH_OPTIONAL, "base_seed", "block_rows", "window_blocks"}
 _COUNTS = ("epoch", "samples", "batches", "block_rows", "window_blocks")
 _LARGEST_COUNT = 2**62
 
@@ -43,6 +43,7 @@ class Progress:
         per_batch: Samples, of all ranks, in a batch; 1 where batches are counted.
         end: Where the epoch ends, in the same unit; None if unknown.
         draw: What it takes to draw the order again.
+        base_seed: torch's, if random transforms are keyed by it.
         turns: Batches handed out or failed.
         handed: The turn of the last batch that was handed out.
         finished: It has said that there are no more.
@@ -53,6 +54,7 @@ class Progress:
     per_batch: int = 1
     end: int | None = None
     draw: Draw = field(default_factory=dict)
+    base_seed: int | None = None
     turns: int = 0
     handed: int = 0
     finished: bool = False
@@ -88,6 +90,7 @@ class Bookmark:
         loaded: A loaded state that the next iterator will take.
         next_epoch: Of an iterator that is not keyed.
         waiting: An iterator was made that has not begun.
+        base_seed: What torch drew for the iterator that was made last, if transforms need it.
         warned_empty: Somebody was told that epochs are empty.
     """
 
@@ -96,6 +99,7 @@ class Bookmark:
         self.loaded: dict[str, Any] | None = None
         self.next_epoch = 0
         self.waiting = False
+        self.base_seed: int | None = None
         self.warned_empty = False
 
     def begin(self, progress: Progress) -> Progress:
@@ -127,6 +131,19 @@ class Bookmark:
         """The next iterator takes the epoch after the loaded one."""
         assert self.loaded is not None
         self.next_epoch, self.loaded = self.loaded["epoch"] + 1, None
+
+    def base_seed_of(self, drawn: int | None, generator: torch.Generator | None) -> int:
+        """The seed by which the random transforms of a new iterator are keyed.
+
+        Args:
+            drawn: By this iterator; None: it goes on with an earlier draw.
+            generator: To draw from if there was none.
+        """
+        saved = None if self.loaded is None else self.loaded.get("base_seed")
+        kept = self.base_seed if drawn is None else drawn
+        seed: int | None = kept if saved is None else saved
+        self.base_seed = draw_seed(generator) if seed is None else seed
+        return self.base_seed
 
     @property
     def resumes(self) -> bool:
@@ -183,7 +200,13 @@ def restore_keyed(state: dict[str, Any], sampler: KeyedSampler, fingerprint: str
 
 
 def torch_state(
-    index_sampler: Any, mark: Bookmark, fingerprint: str, *, base_seed_drawn: bool, own_seed: bool
+    index_sampler: Any,
+    mark: Bookmark,
+    fingerprint: str,
+    *,
+    base_seed_drawn: bool,
+    generator: torch.Generator | None,
+    is_random: bool,
 ) -> dict[str, Any]:
     """The state of a loader whose order comes from any other sampler; always with the same keys.
 
@@ -192,7 +215,8 @@ def torch_state(
         mark: Of the loader.
         fingerprint: Of its dataset.
         base_seed_drawn: torch has drawn the seed of the workers for the next epoch already.
-        own_seed: It is drawn from a generator of the loader's, not from torch's default one.
+        generator: It is drawn from; None: torch's default one.
+        is_random: Transforms are keyed by it.
     """
     sampler, progress = bottom(index_sampler), mark.progress
     state: dict[str, Any] = {
@@ -206,15 +230,25 @@ def torch_state(
     if progress is not None and not progress.finished:
         state |= {"epoch": progress.epoch, "begun": True}
         state["batches" if progress.end is None else "samples"] = progress.position
+        if progress.base_seed is not None:
+            state["base_seed"] = progress.base_seed
         return state | _encoded(progress.draw)
     if base_seed_drawn:
         state["base_seed_drawn"] = True
+    if is_random:
+        state["base_seed"] = mark.base_seed if base_seed_drawn else _foreseen_seed(generator)
     draw = sampler_draw(index_sampler)
     own = own_generator(sampler)
     if own is not None:
         draw["generator"] = own.get_state()
-    due = not base_seed_drawn and not own_seed
+    due = not base_seed_drawn and generator is None
     return state | _encoded(draw | foreseen_draw(sampler, due))
+
+
+def _foreseen_seed(generator: torch.Generator | None) -> int:
+    copied = torch.Generator()
+    copied.set_state((generator or torch.default_generator).get_state())
+    return draw_seed(copied)
 
 
 def check_torch(state: dict[str, Any], index_sampler: Any, fingerprint: str) -> None:
@@ -229,6 +263,8 @@ def check_torch(state: dict[str, Any], index_sampler: Any, fingerprint: str) -> 
         _same("world size", state["world"], getattr(sampler, "num_replicas", None))
     counted = "samples" in state or "batches" in state
     drawn = type(state.get("seed", 0)) is int and type(state.get("generator", "")) is str
+    base_seed = state.get("base_seed", 0)
+    drawn = drawn and type(base_seed) is int and 0 <= base_seed < 2**64
     if type(state["begun"]) is not bool or (state["begun"] and not counted) or not drawn:
         raise ValueError(f"the state is damaged: {state!r}")
 

@@ -36,7 +36,7 @@ def _sequential(sampler: SequentialSampler, saved: Draw | None) -> tuple[range, 
 def _random(sampler: RandomSampler, saved: Draw | None) -> tuple[Indices, Draw]:
     n, count = len(sampler.data_source), sampler.num_samples
     if sampler.generator is None:
-        seed = saved["seed"] if saved else _draw_seed(None)
+        seed = saved["seed"] if saved else draw_seed(None)
         generator = torch.Generator()
         generator.manual_seed(seed)
         draw = {"seed": seed}
@@ -145,13 +145,14 @@ def foreseen_draw(sampler: Any, base_seed_is_due: bool) -> Draw:
     copied = torch.Generator()
     copied.set_state(torch.get_rng_state())
     if base_seed_is_due:
-        _draw_seed(copied)
+        draw_seed(copied)
     if type(sampler) is RandomSampler:
-        return {"seed": _draw_seed(copied)}
+        return {"seed": draw_seed(copied)}
     return {"generator": copied.get_state()}
 
 
-def _draw_seed(generator: torch.Generator | None) -> int:
+def draw_seed(generator: torch.Generator | None) -> int:
+    """Draws a seed as torch does; None: from its default generator."""
     return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
 
 

@@ -1,4 +1,4 @@
-"""How FastLoader delivers the ragged fields of a dataset: one choice for each field."""
+"""How FastLoader delivers the fields of a dataset: what may be chosen for each of them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fastload.formats.extents import Field
+from fastload.pixels import (
+    Pixels,
+    PixelTransform,
+    RandomCrop,
+    RandomHorizontalFlip,
+    check_order,
+    make_pixels,
+)
 
 MODES = {"RGB": 3, "L": 1, "RGBA": 4}
 """The modes of a decoded image, with their channels."""
@@ -139,8 +147,9 @@ class DecodeImage:
         return 0 if self.size is None else self.size[0] * self.size[1] * MODES[self.mode]
 
 
-Transform = PadTo | Jagged | AsList | DecodeImage
-Transforms = Mapping[str, Transform]
+RaggedTransform = PadTo | Jagged | AsList | DecodeImage
+Transform = RaggedTransform | PixelTransform
+Transforms = Mapping[str, Transform | Sequence[Transform]]
 
 
 class Padded(NamedTuple):
@@ -167,32 +176,96 @@ class Ragged(NamedTuple):
     offsets: Any
 
 
-def check(transforms: Any, fields: Sequence[Field]) -> None:
-    """Raises ValueError unless each transform fits the field of its name.
+class Choices(NamedTuple):
+    """What was chosen for the fields of a dataset, by their names.
+
+    Attributes:
+        ragged: What becomes of ragged fields.
+        pixels: What becomes of numbers: of fields that are not ragged, or of decoded images.
+    """
+
+    ragged: dict[str, RaggedTransform]
+    pixels: dict[str, Pixels]
+
+    @property
+    def is_random(self) -> bool:
+        """Whether something is drawn for each sample."""
+        return any(pixels.is_random for pixels in self.pixels.values())
+
+    def delivered(self, field: Field) -> Field:
+        """The field as the core delivers it."""
+        pixels = self.pixels.get(field.name)
+        return field if pixels is None else pixels.field
+
+
+def choices(transforms: Any, fields: Sequence[Field]) -> Choices:
+    """What the transforms mean for these fields.
 
     Args:
-        transforms: A mapping of names of fields to transforms.
+        transforms: A mapping of names of fields to a transform, or a sequence of transforms.
         fields: Of the dataset.
+
+    Raises:
+        ValueError: a transform does not fit the field of its name, or those before it.
     """
+    chosen = Choices({}, {})
+    if transforms is None:
+        return chosen
     if not isinstance(transforms, Mapping):
         raise ValueError(f"transforms must map names of fields to transforms, not {transforms!r}")
     names = [field.name for field in fields]
-    for name, transform in transforms.items():
+    for name, given in transforms.items():
         if name not in names:
             raise ValueError(
                 f"transforms: the dataset has no field {name!r}; it has {', '.join(names)}"
             )
-        if not isinstance(transform, Transform):
-            raise ValueError(
-                f"transforms: field {name!r}: PadTo(), Jagged(), AsList() or DecodeImage() is "
-                f"needed, not {transform!r}"
-            )
+        alone = isinstance(given, str) or not isinstance(given, Sequence)
+        steps = [given] if alone else list(given)
+        for step in steps:
+            if not isinstance(step, Transform):
+                raise ValueError(
+                    f"transforms: field {name!r}: PadTo(), Jagged(), AsList(), DecodeImage(), "
+                    "Cast(), Normalize(), ToChannelsFirst(), RandomHorizontalFlip() or "
+                    f"RandomCrop() is needed, not {step!r}"
+                )
         for field in fields:
-            if field.name == name:
-                _check_field(transform, field)
+            if field.name == name and steps:
+                _choose(chosen, field, steps)
+    return chosen
 
 
-def _check_field(transform: Transform, field: Field) -> None:
+def is_random(transforms: Transforms | None) -> bool:
+    """Whether transforms draw something for each sample."""
+    given = (transforms or {}).values()
+    steps = [step for one in given for step in (one if isinstance(one, Sequence) else [one])]
+    return any(isinstance(step, RandomCrop | RandomHorizontalFlip) for step in steps)
+
+
+def _choose(chosen: Choices, field: Field, steps: list[Transform]) -> None:
+    shape: tuple[int | None, ...] = field.shape
+    first, where = steps[0], f"transforms: field {field.name!r}: "
+    if isinstance(first, RaggedTransform):
+        _check_field(first, field)
+        chosen.ragged[field.name] = first
+        steps = steps[1:]
+    pixels = [step for step in steps if isinstance(step, PixelTransform)]
+    if len(pixels) < len(steps) or (pixels and field.ragged and not isinstance(first, DecodeImage)):
+        raise ValueError(
+            f"{where}{type(steps[0]).__name__} cannot stand here: ragged fields have one "
+            "transform, and only DecodeImage is followed by others"
+        )
+    if not pixels:
+        return
+    if isinstance(first, DecodeImage):
+        shape = (*(first.size or (None, None)), MODES[first.mode])
+    try:
+        check_order(pixels)
+        chosen.pixels[field.name] = make_pixels(field, shape, pixels)
+    except ValueError as error:
+        raise ValueError(f"{where}{error}") from None
+
+
+def _check_field(transform: RaggedTransform, field: Field) -> None:
     kind = type(transform).__name__
     if not field.ragged:
         raise ValueError(

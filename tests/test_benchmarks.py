@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -33,6 +34,20 @@ def test_loader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for size in result["sizes"]:
         assert set(size["ratios"]) == {"limit", "dataloader", "batched"}
         assert min(ratio["ratio"] for ratio in size["ratios"].values()) > 0
+
+
+def test_transforms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = load("bench_transforms", monkeypatch)
+    monkeypatch.setattr(module, "WORKERS", (0,))
+    monkeypatch.setattr(module, "BATCH", 4)
+    images = np.random.default_rng(0).integers(0, 256, (8, *module.SHAPE), np.uint8)
+    [batch] = [batch for batch, _ in zip(module.fast_loader(images), range(1))]
+    of_torch = module.transformed(torch.from_numpy(images)).view(torch.int16)
+    rows = {image.numpy().tobytes() for image in of_torch}
+    assert all(image.numpy().tobytes() in rows for image in batch["image"].view(torch.int16))
+    result = module.measure(0, tmp_path, seconds=0.02, rounds=1)
+    assert set(result["ratios"]) == {"bare", "loader"}
+    assert min(ratio["ratio"] for ratio in result["ratios"].values()) > 0
 
 
 def test_contenders_give_the_same_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,12 +180,14 @@ def example_results() -> dict[str, Any]:
         "slot_allocations_after_start": 0,
     }
     opened = {kind: {"open_ms": {"median": 40.2}} for kind in ("fixed", "ragged")}
+    images = {kind: {"ratio": 12.5, "against": "x"} for kind in ("loader", "bare")}
     pack = {"bytes": 1.5e9, "pack": {"bytes_per_s": 1.21e9}, "ratio": 1.02}
     return {
         "loader": {"machine": machine, "result": loader},
         "memory": {"machine": machine, "result": memory},
         "open": {"machine": machine, "result": {"shards": 10_000, **opened}},
         "pack": {"machine": machine, "result": pack},
+        "transforms": {"machine": machine, "result": {"fastload": speed, "ratios": images}},
     }
 
 
@@ -189,6 +206,7 @@ def test_report_replaces_what_is_between_the_markers(
     assert "old" not in text
     assert "| 150,528 B | 121,000 | 18.2 | 950% | 9.5 | 9.5 | – |" in text
     assert "2,000 batches" in text
+    assert "the kernel alone is 12.5 × these steps" in text
     assert "10,000 shards is opened in 40 ms" in text
     assert "1.21 GB/s until it is on the disk, 1.02 ×" in text
     module.main(readme, tmp_path)

@@ -33,7 +33,7 @@ CPP_LAYERS = {
 
 # What each part of the package may import from it, at any depth of the code. Reading order.
 GROUND = {"_core", "errors", "structure"}
-DATA = GROUND | {"formats", "transforms", "dataset", "array_dataset", "tokens", "native"}
+DATA = GROUND | {"formats", "pixels", "transforms", "dataset", "array_dataset", "tokens", "native"}
 ORDER = {"_core", "errors", "distributed", "order", "torch_order", "state", "streams"}
 RUN = DATA | ORDER | {"device", "handover", "tables", "decode", "batches", "arguments", "run"}
 LOADER = RUN | {"iterator", "tracking", "trainers", "loader"}
@@ -41,7 +41,8 @@ PYTHON_LAYERS = {
     "errors": set(),
     "structure": {"errors"},
     "formats": GROUND,
-    "transforms": GROUND | {"formats"},
+    "pixels": {"_core", "formats"},
+    "transforms": GROUND | {"formats", "pixels"},
     "dataset": GROUND | {"formats"},
     "array_dataset": GROUND | {"formats", "dataset"},
     "tokens": GROUND | {"formats", "dataset"},
@@ -55,7 +56,7 @@ PYTHON_LAYERS = {
     "handover": ORDER | {"device"},
     "tables": DATA,
     "tracking": ORDER | {"handover"},
-    "decode": {"errors", "transforms"},
+    "decode": {"errors", "pixels", "transforms"},
     "batches": DATA | {"decode"},
     "arguments": DATA | ORDER | {"decode", "batches"},
     "run": RUN,

@@ -16,7 +16,7 @@ import pytest
 from PIL import Image, ImageOps
 
 from fastload import DecodeImage, StoppedError
-from fastload.decode import Decoded, DecodeStage, decode_image
+from fastload.decode import Decoded, DecodeStage, ImageField, decode_image
 
 
 def noise(width: int, height: int, mode: str = "RGB", seed: int = 0) -> Image.Image:
@@ -144,7 +144,8 @@ def flat(grey: int, width: int = 3) -> bytes:
 
 def batch_of(*images: bytes, label: int = 0) -> list[Any]:
     offsets = np.cumsum([0, *map(len, images)])
-    return [np.array([label]), np.frombuffer(b"".join(images), np.uint8), offsets]
+    values = np.frombuffer(b"".join(images), np.uint8)
+    return [np.array([label]), values, offsets, np.arange(len(images))]
 
 
 def greys(arrays: Any) -> list[int]:
@@ -152,7 +153,7 @@ def greys(arrays: Any) -> list[int]:
 
 
 def staged(batches: Batches, threads: int, depth: int = 3, size: Any = (2, 3)) -> DecodeStage:
-    return DecodeStage(batches, {1: DecodeImage(size)}, threads, depth)
+    return DecodeStage(batches, {1: ImageField(DecodeImage(size))}, threads, depth)
 
 
 @pytest.mark.parametrize("threads", [0, 1, 2, 5])
@@ -177,8 +178,9 @@ def test_batches_come_decoded_and_in_order(threads: int, size: Any) -> None:
 
 def test_other_fields_pass_and_two_fields_decode() -> None:
     first, second = batch_of(flat(1), flat(2)), batch_of(flat(3), flat(4))
-    source = Batches([[*first[1:], np.array([9]), *second[1:]]])
-    stage = DecodeStage(source, {0: DecodeImage(), 3: DecodeImage((1, 1), "L")}, 2, 2)
+    source = Batches([[*first[1:3], np.array([9]), *second[1:]]])
+    fields = {0: ImageField(DecodeImage()), 3: ImageField(DecodeImage((1, 1), "L"))}
+    stage = DecodeStage(source, fields, 2, 2)
     left, label, right = stage.next()
     assert [image[0, 0, 0] for image in left.images] == [1, 2]
     assert label.tolist() == [9]

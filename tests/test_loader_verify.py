@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import ConcatDataset, StackDataset, Subset
 
 import fastload
-from fastload import ArrayDataset, FastLoader, FormatError, PackedDataset
+from fastload import ArrayDataset, FastLoader, FormatError, PackedDataset, _core
 
 ROWS = 5000
 SHARD_ROWS = 2048
@@ -208,6 +208,25 @@ def test_skip_leaves_out_what_is_damaged_and_says_so(
             missing += batch["missing"].tolist()
         assert sorted(rows) == GOOD
         assert sorted(missing) == list(BAD)
+
+
+@pytest.mark.filterwarnings("ignore:samples are left out")
+def test_what_is_left_is_cast_and_keeps_its_indices(damaged: Path, values: np.ndarray) -> None:
+    rows = []
+    for batch in skipping(damaged, 640, transforms={"x": fastload.Cast("float16")}):
+        assert batch["x"].dtype == torch.float16
+        np.testing.assert_array_equal(batch["x"].numpy(), values[batch["y"].numpy()])
+        rows += batch["y"].tolist()
+    assert rows == GOOD
+    table = PackedDataset(damaged, verify="lazy").table
+    order = _core.ArrayOrder(np.arange(3000, 3100), 100, False)
+    fields = [(np.dtype(np.uint8), (1000,)), (np.dtype(np.int64), ())]
+    engine = _core.Engine(
+        table, _core.SlotPool(), fields, order, 0, 2, on_error="skip", with_indices=True
+    )
+    _, labels, missing, indices = engine.next()
+    assert labels.tolist() == indices.tolist() == list(range(3000, 3080))
+    assert missing.tolist() == list(range(3080, 3100))
 
 
 @pytest.mark.filterwarnings("ignore:samples are left out")

@@ -63,11 +63,11 @@ def test_bad_arguments(make: Any, text: str) -> None:
 
 def test_what_fits() -> None:
     fitting = {"text": AsList(), "image": DecodeImage(), "audio": PadTo(), "meta.boxes": Jagged()}
-    transforms.check(fitting, FIELDS)
-    transforms.check({"text": PadTo(4, 255), "image": Jagged(), "tokens": PadTo(1, -100)}, FIELDS)
-    transforms.check({}, FIELDS)
+    transforms.choices(fitting, FIELDS)
+    transforms.choices({"text": PadTo(4, 255), "image": Jagged(), "tokens": PadTo(1, -100)}, FIELDS)
+    transforms.choices({}, FIELDS)
     plain = Field("raw", "uint8", (), ragged=True)
-    transforms.check({"raw": DecodeImage()}, [plain])
+    transforms.choices({"raw": DecodeImage()}, [plain])
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_what_fits() -> None:
 )
 def test_what_does_not_fit(given: Any, text: str) -> None:
     with pytest.raises(ValueError, match=text):
-        transforms.check(given, FIELDS)
+        transforms.choices(given, FIELDS)
 
 
 # --- the value of the padding

@@ -185,17 +185,20 @@ std::vector<CopyKernel> supported_kernels() {
 #if defined(FL_STREAM_KERNELS) && defined(__x86_64__)
   if (__builtin_cpu_supports("avx512f")) {
     kernels.push_back({"avx512", copy_rows_streaming<stream_lines_avx512>,
-                       copy_runs_streaming<stream_lines_avx512>, convert_kernels_avx512()});
+                       copy_runs_streaming<stream_lines_avx512>, convert_kernels_avx512(),
+                       pixel_kernels_avx512()});
   }
   if (__builtin_cpu_supports("avx2")) {
     kernels.push_back({"avx2", copy_rows_streaming<stream_lines_avx2>,
-                       copy_runs_streaming<stream_lines_avx2>, convert_kernels_avx2()});
+                       copy_runs_streaming<stream_lines_avx2>, convert_kernels_avx2(),
+                       pixel_kernels_avx2()});
   }
 #elif defined(FL_STREAM_KERNELS)
-  kernels.push_back({"neon", copy_rows_neon, copy_runs_neon, convert_kernels_portable()});
+  kernels.push_back({"neon", copy_rows_neon, copy_runs_neon, convert_kernels_portable(),
+                     pixel_kernels_portable()});
 #endif
-  kernels.push_back(
-      {"portable", copy_rows_portable, copy_runs_portable, convert_kernels_portable()});
+  kernels.push_back({"portable", copy_rows_portable, copy_runs_portable, convert_kernels_portable(),
+                     pixel_kernels_portable()});
   return kernels;
 }
 

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "batch/convert.h"
+#include "batch/pixel_kernels.h"
 #include "batch/run.h"
 
 namespace fastload {
@@ -22,6 +23,8 @@ struct CopyKernel {
   CopyRuns copy_runs;
   // The same for numbers that become int64.
   ConvertKernels convert_runs;
+  // What deliver_images() is made of.
+  PixelKernels pixels;
 
   CopyRuns runs_of(Stored stored) const {
     return stored == Stored::as_delivered ? copy_runs : convert_runs.of(stored);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "batch/copy.h"
+#include "batch/pixels.h"
 #include "batch/spans.h"
 #include "storage/guard.h"
 #include "storage/table.h"
@@ -51,6 +52,10 @@ class Gatherer {
   // sample.
   void gather(const Column& column, std::span<const std::int64_t> indices, std::byte* out,
               Reading reading);
+  // Writes the samples of `column` as images are delivered. REQUIRES: it is neither ragged nor
+  // converted, and its rows are such images. Throws as gather() does.
+  void gather_images(const Column& column, std::span<const std::int64_t> indices,
+                     const ImageDelivery& images, std::byte* out, Reading reading);
   // Reads where the samples of a ragged column lie. REQUIRES: the indices were checked. Throws
   // FormatError naming file, field and sample for bounds that leave the values of their shard, and
   // what gather() throws.
@@ -101,6 +106,12 @@ class Gatherer {
                                 const std::byte* fault) const;
   [[noreturn]] void throw_unreadable(const Column& column, std::int64_t sample,
                                      std::int32_t file) const;
+  void deliver(const ImageDelivery& images, std::size_t first,
+               std::span<const std::byte* const> rows, std::byte* out);
+  void deliver_mapped(const Column& column, std::span<const std::int64_t> indices,
+                      const ImageDelivery& images, std::size_t first, std::byte* out);
+  void deliver_read(const Column& column, std::span<const std::int64_t> indices,
+                    const ImageDelivery& images, std::byte* out, bool resolved);
   bool contiguous(std::int64_t row_bytes, std::size_t count) const;
   std::size_t read_file(const Column& column, std::int64_t sample, std::int32_t file,
                         std::int64_t offset, std::span<std::byte> out) const;
@@ -140,6 +151,10 @@ class Gatherer {
   std::vector<Origin> origins_;  // of the runs
   std::vector<std::int64_t> bounds_;
   std::vector<std::byte> unconverted_;
+  // Of images:
+  std::vector<ImageWindow> windows_;
+  std::vector<const std::byte*> read_;
+  std::vector<std::byte> scratch_;
 };
 
 }  // namespace fastload

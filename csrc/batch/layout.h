@@ -3,9 +3,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
+#include "batch/pixels.h"
 #include "batch/spans.h"
 
 namespace fastload {
@@ -23,7 +25,8 @@ struct Delivery {
   std::int64_t row_bytes;  // of a sample; of an element if ragged
   bool ragged = false;
   bool padded = false;
-  PadTo padding = {};    // if padded
+  PadTo padding = {};  // if padded
+  std::optional<ImageDelivery> images = std::nullopt;
   std::size_t slot = 0;  // of its first array in the batch
 };
 

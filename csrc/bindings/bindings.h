@@ -8,6 +8,7 @@
 #include <memory>
 #include <span>
 
+#include "batch/pixels.h"
 #include "batch/slot_pool.h"
 #include "order/index_source.h"
 #include "storage/table.h"
@@ -44,6 +45,7 @@ void register_errors(py::module_& module);
 void register_order(py::module_& module);
 void register_table(py::module_& module);
 void register_batch(py::module_& module);
+void register_pixels(py::module_& module);
 void register_engine(py::module_& module);
 void register_exit(py::module_& module);
 

@@ -24,17 +24,22 @@ constexpr auto kSlice = std::chrono::milliseconds(50);
 
 using Shape = std::vector<py::ssize_t>;
 using PaddingArgument = std::optional<std::pair<std::int64_t, py::bytes>>;  // multiple, element
+using ImageArgument =  // plan, height and width as they are stored
+    std::tuple<std::shared_ptr<PixelPlan>, std::int64_t, std::int64_t>;
 using FieldArgument =
-    std::variant<std::tuple<py::dtype, Shape>, std::tuple<py::dtype, Shape, PaddingArgument>>;
+    std::variant<std::tuple<py::dtype, Shape>, std::tuple<py::dtype, Shape, PaddingArgument>,
+                 std::tuple<py::dtype, Shape, ImageArgument>>;
 
 // How one column becomes arrays.
 struct FieldSpec {
   py::dtype dtype;
   Shape shape;  // of a sample; of an element if ragged
   std::optional<PadTo> padding;
+  std::optional<ImageDelivery> images;
 };
 
-FieldSpec field_spec(const FieldArgument& argument, const Column& column) {
+FieldSpec field_spec(const FieldArgument& argument, const Column& column, std::uint64_t seed,
+                     std::uint64_t epoch) {
   auto [dtype, shape] = std::visit(
       [](const auto& field) { return std::pair(std::get<0>(field), std::get<1>(field)); },
       argument);
@@ -44,10 +49,14 @@ FieldSpec field_spec(const FieldArgument& argument, const Column& column) {
     if (extent < 0) throw py::value_error("a field's shape cannot be negative");
     bytes = checked_mul(bytes, extent);
   }
-  if (bytes != column.delivered_bytes()) {
+  FieldSpec spec{std::move(dtype), std::move(shape), std::nullopt, std::nullopt};
+  if (const auto* image = std::get_if<std::tuple<py::dtype, Shape, ImageArgument>>(&argument)) {
+    const auto& [plan, height, width] = std::get<2>(*image);
+    spec.images = ImageDelivery{plan, plan->shape(height, width), plan->keys(seed, epoch)};
+  }
+  if (bytes != (spec.images ? spec.images->delivered_bytes() : column.delivered_bytes())) {
     throw py::value_error("field '" + column.name + "' is not of that size");
   }
-  FieldSpec spec{std::move(dtype), std::move(shape), std::nullopt};
   const auto* padded = std::get_if<std::tuple<py::dtype, Shape, PaddingArgument>>(&argument);
   if (padded == nullptr || !std::get<2>(*padded)) return spec;
   const auto& [multiple, element] = *std::get<2>(*padded);
@@ -60,8 +69,12 @@ FieldSpec field_spec(const FieldArgument& argument, const Column& column) {
 class PyEngine {
  public:
   PyEngine(py::object table, py::object pool, const std::vector<FieldArgument>& fields,
-           py::object order, int num_workers, std::int64_t depth, const std::string& on_error)
-      : table_(std::move(table)), order_(std::move(order)), skips_(on_error == "skip") {
+           py::object order, int num_workers, std::int64_t depth, const std::string& on_error,
+           std::uint64_t seed, std::uint64_t epoch, bool with_indices)
+      : table_(std::move(table)),
+        order_(std::move(order)),
+        skips_(on_error == "skip"),
+        with_indices_(with_indices) {
     check_not_exiting();
     if (!skips_ && on_error != "raise") {
       throw py::value_error("on_error must be 'raise' or 'skip', got '" + on_error + "'");
@@ -71,8 +84,9 @@ class PyEngine {
     if (fields.size() != columns.size()) throw py::value_error("one field per column is needed");
     EngineOptions options{num_workers, depth, skips_ ? OnError::skip : OnError::raise};
     for (std::size_t c = 0; c < fields.size(); ++c) {
-      fields_.push_back(field_spec(fields[c], columns[c]));
+      fields_.push_back(field_spec(fields[c], columns[c], seed, epoch));
       options.paddings.push_back(fields_.back().padding);
+      options.images.push_back(fields_.back().images);
     }
     engine_ = new Engine(source, pool_of(pool), index_source_of(order_), options);
     stop_at_exit(engine_);
@@ -163,9 +177,11 @@ class PyEngine {
       arrays[slot] = array_over(std::move(task.slots[slot]), py::dtype::of<std::int64_t>(),
                                 {samples + (delivery.padded ? 0 : 1)});
     }
-    if (skips_) {
-      arrays.append(IndexArray(static_cast<py::ssize_t>(task.missing.size()), task.missing.data()));
-    }
+    const auto append = [&](const std::vector<std::int64_t>& indices) {
+      arrays.append(IndexArray(static_cast<py::ssize_t>(indices.size()), indices.data()));
+    };
+    if (skips_) append(task.missing);
+    if (with_indices_) append(task.indices);
     return arrays;
   }
 
@@ -179,7 +195,8 @@ class PyEngine {
   const std::uint64_t generation_ = fork_generation();
   py::object table_;  // owns the memory that is read
   py::object order_;
-  bool skips_;  // damaged samples; the last array of a batch says which
+  bool skips_;         // damaged samples; an array of each batch says which
+  bool with_indices_;  // the last array of a batch holds those of its samples
   std::vector<FieldSpec> fields_;
   Engine* engine_ = nullptr;
 };
@@ -190,9 +207,10 @@ void register_engine(py::module_& module) {
   using namespace py::literals;
   py::class_<PyEngine>(module, "Engine", "One iterator's run over its batches.")
       .def(py::init<py::object, py::object, const std::vector<FieldArgument>&, py::object, int,
-                    std::int64_t, const std::string&>(),
+                    std::int64_t, const std::string&, std::uint64_t, std::uint64_t, bool>(),
            "table"_a, "pool"_a, "fields"_a, "order"_a, "num_workers"_a, "depth"_a,
-           "on_error"_a = "raise")
+           "on_error"_a = "raise", py::kw_only(), "seed"_a = 0, "epoch"_a = 0,
+           "with_indices"_a = false)
       .def("next", &PyEngine::next, "timeout_s"_a = 0.0)
       .def("describe_due", &PyEngine::describe_due)
       .def("stop", &PyEngine::stop)

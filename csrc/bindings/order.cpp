@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "base/hash.h"
 #include "bindings/bindings.h"
 #include "order/epoch_plan.h"
 #include "order/permutation.h"

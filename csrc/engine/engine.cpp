@@ -45,11 +45,26 @@ void check_padding(const Delivery& delivery, const std::string& name) {
   }
 }
 
-// How the columns are delivered. Throws std::invalid_argument for impossible paddings.
+void check_images(const ImageDelivery& images, const Column& column) {
+  const std::string where = "field '" + column.name + "': ";
+  if (column.bounds != nullptr || column.stored != Stored::as_delivered) {
+    throw std::invalid_argument(where + "ragged and converted fields hold no images");
+  }
+  if (images.stored_bytes() != column.row_bytes) {
+    throw std::invalid_argument(where + "its samples are not of that size");
+  }
+  const auto& conversion = images.plan->spec().conversion;
+  if (conversion && (conversion->stored == Number::boolean) != column.boolean) {
+    throw std::invalid_argument(where + "booleans are read as booleans");
+  }
+}
+
+// How the columns are delivered. Throws std::invalid_argument for what is impossible.
 std::vector<Delivery> deliveries_of(const Table& table, const EngineOptions& options) {
   const auto columns = table.columns();
-  if (!options.paddings.empty() && options.paddings.size() != columns.size()) {
-    throw std::invalid_argument("one padding per column is needed, or none at all");
+  for (std::size_t count : {options.paddings.size(), options.images.size()}) {
+    if (count == 0 || count == columns.size()) continue;
+    throw std::invalid_argument("one padding or image per column is needed, or none at all");
   }
   std::vector<Delivery> deliveries;
   std::size_t slot = 0;
@@ -59,6 +74,12 @@ std::vector<Delivery> deliveries_of(const Table& table, const EngineOptions& opt
       delivery.padded = true;
       delivery.padding = *options.paddings[c];
       check_padding(delivery, columns[c].name);
+    }
+    if (!options.images.empty() && options.images[c]) {
+      const ImageDelivery& images = *options.images[c];
+      check_images(images, columns[c]);
+      delivery.images = images;
+      delivery.row_bytes = images.delivered_bytes();
     }
     delivery.slot = slot;
     slot += delivery.ragged ? 2 : 1;

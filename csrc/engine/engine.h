@@ -34,7 +34,8 @@ struct EngineOptions {
   int worker_count = 0;    // 0: the thread that calls next() does the work
   std::int64_t depth = 2;  // batches being filled or ready; delivered ones do not count
   OnError on_error = OnError::raise;
-  std::vector<std::optional<PadTo>> paddings = {};  // per column, for ragged ones; or empty
+  std::vector<std::optional<PadTo>> paddings = {};        // per column, for ragged ones; or empty
+  std::vector<std::optional<ImageDelivery>> images = {};  // per column, for the others; or empty
 };
 
 struct EngineStats {
@@ -60,7 +61,7 @@ class Engine {
   enum class Result { batch, pending, end };
 
   // Starts the workers. Throws std::invalid_argument for a negative worker_count, a depth outside
-  // [1, 2^31], and paddings that do not fit the table.
+  // [1, 2^31], and paddings and images that do not fit the table.
   Engine(std::shared_ptr<const Table> table, std::shared_ptr<SlotPool> pool,
          std::shared_ptr<IndexSource> order, const EngineOptions& options);
   ~Engine();

@@ -230,7 +230,12 @@ std::int64_t Engine::gather_piece(Worker& worker, BatchTask& task, const Piece& 
   std::byte* out = task.slots[delivery.slot].data();
   const auto first = static_cast<std::int64_t>(piece.first);
   if (!delivery.ragged) {
-    worker.gatherer.gather(column, indices, out + first * delivery.row_bytes, readahead_.reading());
+    out += first * delivery.row_bytes;
+    if (delivery.images) {
+      worker.gatherer.gather_images(column, indices, *delivery.images, out, readahead_.reading());
+    } else {
+      worker.gatherer.gather(column, indices, out, readahead_.reading());
+    }
     return delivery.row_bytes * static_cast<std::int64_t>(piece.count);
   }
   const Spans all = task.spans[piece.column].spans();

@@ -4,6 +4,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "base/hash.h"
+
 namespace fastload {
 namespace {
 

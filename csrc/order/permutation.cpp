@@ -5,6 +5,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "base/hash.h"
+
 // Inlined into functions of other targets, whose instructions it then uses.
 #define FL_INLINE inline __attribute__((always_inline))
 #if defined(__x86_64__) && !defined(FASTLOAD_SANITIZE)
@@ -16,24 +18,9 @@ namespace {
 
 constexpr std::size_t kBlock = 256;
 
-// The finaliser of SplitMix64 (Steele, Lea and Flood, 2014).
-constexpr std::uint64_t mix(std::uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ULL;
-  x = (x ^ (x >> 27)) * 0x94D049BB133111EBULL;
-  return x ^ (x >> 31);
-}
-
-constexpr std::uint64_t kGolden = 0x9E3779B97F4A7C15ULL;
-
 constexpr std::uint64_t mask(int bits) { return (std::uint64_t{1} << bits) - 1; }
 
 }  // namespace
-
-std::uint64_t hash_key(std::uint64_t seed, std::uint64_t epoch, std::uint64_t stream) {
-  std::uint64_t key = mix(seed + kGolden);
-  key = mix(key ^ mix(epoch + 2 * kGolden));
-  return mix(key ^ mix(stream + 3 * kGolden));
-}
 
 Permutation::Permutation(std::int64_t n, std::uint64_t key) : n_(static_cast<std::uint64_t>(n)) {
   if (n < 1 || n > kMaxSize) {

@@ -7,9 +7,6 @@
 
 namespace fastload {
 
-// Spreads the parts of a key so that (seed, epoch) = (1, 0) and (0, 1) have nothing in common.
-std::uint64_t hash_key(std::uint64_t seed, std::uint64_t epoch, std::uint64_t stream);
-
 // A bijection of [0, n): an (unbalanced) Feistel network over bit_width(n - 1) bits with cycle
 // walking (Black and Rogaway, "Ciphers with Arbitrary Finite Domains", 2002). Less than two walks
 // on average, since the domain is smaller than 2 n. The values are part of every checkpoint: they

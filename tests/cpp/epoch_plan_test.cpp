@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "base/hash.h"
 #include "check.h"
 
 using namespace fastload;

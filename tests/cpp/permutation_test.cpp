@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "base/hash.h"
 #include "check.h"
 
 using fastload::hash_key;

@@ -1,0 +1,25 @@
+// Random numbers that are functions of what they are for.
+#pragma once
+
+#include <cstdint>
+
+namespace fastload {
+
+inline constexpr std::uint64_t kGolden = 0x9E3779B97F4A7C15ULL;
+
+// The finaliser of SplitMix64 (Steele, Lea and Flood, 2014).
+constexpr std::uint64_t mix(std::uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ULL;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBULL;
+  return x ^ (x >> 31);
+}
+
+// Spreads the parts of a key so that (seed, epoch) = (1, 0) and (0, 1) have nothing in common.
+// Streams 0, 1, 2, ... belong to the order of samples, those from the top down to transforms.
+constexpr std::uint64_t hash_key(std::uint64_t seed, std::uint64_t epoch, std::uint64_t stream) {
+  std::uint64_t key = mix(seed + kGolden);
+  key = mix(key ^ mix(epoch + 2 * kGolden));
+  return mix(key ^ mix(stream + 3 * kGolden));
+}
+
+}  // namespace fastload

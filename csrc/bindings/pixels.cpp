@@ -1,0 +1,118 @@
+#include "batch/pixels.h"
+
+#include <pybind11/stl.h>
+
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "bindings/bindings.h"
+#include "bindings/exit.h"
+
+namespace fastload::bindings {
+namespace {
+
+using ConversionArgument =
+    std::tuple<std::string, std::string, bool, double, std::vector<double>, std::vector<double>>;
+using CropArgument =
+    std::tuple<std::pair<std::int64_t, std::int64_t>,
+               std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t>, std::uint64_t>;
+using FlipArgument = std::tuple<double, bool, std::uint64_t>;
+
+Number number_named(const std::string& name) {
+  constexpr std::pair<const char*, Number> kNames[] = {
+      {"bool", Number::boolean},  {"uint8", Number::u8},    {"int8", Number::i8},
+      {"uint16", Number::u16},    {"int16", Number::i16},   {"float16", Number::f16},
+      {"bfloat16", Number::bf16}, {"float32", Number::f32},
+  };
+  for (const auto& [known, number] : kNames) {
+    if (name == known) return number;
+  }
+  throw py::value_error("'" + name + "' is not converted");
+}
+
+std::vector<float> rounded(const std::vector<double>& numbers) {
+  std::vector<float> floats;
+  for (double number : numbers) floats.push_back(static_cast<float>(number));
+  return floats;
+}
+
+std::shared_ptr<PixelPlan> make_plan(std::int64_t item_bytes, std::int64_t channels, bool planar,
+                                     const std::optional<ConversionArgument>& conversion,
+                                     const std::optional<CropArgument>& crop,
+                                     const std::optional<FlipArgument>& flip) {
+  PixelSpec spec{item_bytes, channels, planar};
+  if (conversion) {
+    const auto& [stored, delivered, normalise, scale, means, stds] = *conversion;
+    spec.conversion = Conversion{number_named(stored),      number_named(delivered), normalise,
+                                 static_cast<float>(scale), rounded(means),          rounded(stds)};
+  }
+  if (crop) {
+    const auto& [size, padding, number] = *crop;
+    const auto [left, top, right, bottom] = padding;
+    spec.crop = RandomCrop{size.first, size.second, left, top, right, bottom, number};
+  }
+  if (flip) {
+    const auto& [probability, before_crop, number] = *flip;
+    spec.flip = RandomFlip{probability, before_crop, number};
+  }
+  return std::make_shared<PixelPlan>(std::move(spec));
+}
+
+void check_contiguous(const py::array& array, std::int64_t bytes, const char* what) {
+  if ((array.flags() & py::array::c_style) == 0 || array.nbytes() != bytes) {
+    throw py::value_error(std::string(what) + " must be C-contiguous and of " +
+                          std::to_string(bytes) + " bytes");
+  }
+}
+
+// One image, by itself.
+void deliver(const PixelPlan& plan, const py::array& image, const py::array& out,
+             std::uint64_t seed, std::uint64_t epoch, std::int64_t index) {
+  if (image.ndim() != 3 || image.shape(2) != plan.spec().channels) {
+    throw py::value_error("an image of (height, width, " + std::to_string(plan.spec().channels) +
+                          ") is needed");
+  }
+  const ImageShape shape = plan.shape(image.shape(0), image.shape(1));
+  check_contiguous(image, plan.stored_bytes(shape), "the image");
+  check_contiguous(out, plan.delivered_bytes(shape), "what is delivered");
+  if (!out.writeable()) throw py::value_error("what is delivered must be writable");
+  const auto* const from = static_cast<const std::byte*>(image.data());
+  auto* const to = static_cast<std::byte*>(const_cast<void*>(out.data()));
+  const ImageWindow window = plan.window(shape, plan.keys(seed, epoch), index);
+  std::vector<std::byte> scratch(plan.scratch_bytes(shape));
+  const Unlocked unlocked;
+  deliver_images(plan, shape, &from, {&window, 1}, to, scratch.data());
+}
+
+}  // namespace
+
+void register_pixels(py::module_& module) {
+  using namespace py::literals;
+  py::class_<PixelPlan, std::shared_ptr<PixelPlan>>(
+      module, "PixelPlan", "What becomes of the numbers of a field on their way into a batch.")
+      .def(py::init(&make_plan), py::kw_only(), "item_bytes"_a, "channels"_a = 1,
+           "planar"_a = false, "conversion"_a = py::none(), "crop"_a = py::none(),
+           "flip"_a = py::none())
+      .def(
+          "out_size",
+          [](const PixelPlan& self, std::int64_t height, std::int64_t width) {
+            const ImageShape shape = self.shape(height, width);
+            return std::pair(shape.out_height, shape.out_width);
+          },
+          "height"_a, "width"_a)
+      .def(
+          "window",
+          [](const PixelPlan& self, std::int64_t height, std::int64_t width, std::uint64_t seed,
+             std::uint64_t epoch, std::int64_t index) {
+            const ImageWindow window =
+                self.window(self.shape(height, width), self.keys(seed, epoch), index);
+            return std::tuple(window.top, window.left, window.flip);
+          },
+          "Top, left and whether it is mirrored: the window of one sample in its stored image.",
+          "height"_a, "width"_a, "seed"_a, "epoch"_a, "index"_a)
+      .def("deliver", &deliver, "image"_a, "out"_a, "seed"_a, "epoch"_a, "index"_a);
+}
+
+}  // namespace fastload::bindings
