@@ -23,8 +23,15 @@ IO_KINDS = (None, "auto", "mmap", "pread")
 _COLLATE_MAP = dict(collate.default_collate_fn_map)
 
 
-def check_own(seed: Any, shard: Any, order: str, io: str | None) -> None:
-    """Raises ValueError for what fastload's own arguments cannot be."""
+def check_own(
+    seed: Any, shard: Any, order: str, io: str | None, device: Any, batch_transform: Any
+) -> None:
+    """Raises for what fastload's own arguments cannot be.
+
+    Raises:
+        ValueError: for a value that is none of those allowed.
+        TypeError: `batch_transform` cannot be called.
+    """
     if order not in ORDERS:
         raise ValueError(f"order must be 'full' or 'block', not {order!r}")
     if io not in IO_KINDS:
@@ -33,6 +40,13 @@ def check_own(seed: Any, shard: Any, order: str, io: str | None) -> None:
         raise ValueError("shard= needs seed=: only the keyed order is shared out by itself")
     if seed is None and order != "full":
         raise ValueError(f"order={order!r} needs seed=")
+    if isinstance(device, str):
+        try:
+            torch.device(device)  # whether it is there is asked when batches are copied
+        except RuntimeError as error:
+            raise ValueError(f"device={device!r}: {error}") from None
+    if batch_transform is not None and not callable(batch_transform):
+        raise TypeError(f"batch_transform must be a function of a batch, not {batch_transform!r}")
 
 
 def check_reading(

@@ -223,8 +223,8 @@ class FileDataset(Dataset):
         shape: As given.
 
     Example:
-        >>> np.save("x.npy", np.arange(3))  # doctest: +SKIP
-        >>> FileDataset("x.npy")[1]  # doctest: +SKIP
+        >>> np.save("x.npy", np.arange(3))
+        >>> FileDataset("x.npy")[1]
         array(1)
     """
 

@@ -105,8 +105,8 @@ class FastLoader(DataLoader[T_co]):
 
     Raises:
         ValueError: as DataLoader; `shard` or `order` without `seed`; `seed` with an
-            IterableDataset; `transforms` that do not fit the fields.
-        TypeError: as DataLoader; `seed` is not an integer.
+            IterableDataset; `transforms` that do not fit the fields; `device` names none.
+        TypeError: as DataLoader; `seed` is not an integer; `batch_transform` cannot be called.
 
     Example:
         >>> loader = FastLoader(ArrayDataset({"x": np.arange(8.0)}), batch_size=3, seed=0)
@@ -144,7 +144,7 @@ class FastLoader(DataLoader[T_co]):
         on_error: str = "raise",
         batch_transform: BatchTransform | None = None,
     ) -> None:
-        check_own(seed, shard, order, io)
+        check_own(seed, shard, order, io, device, batch_transform)
         if isinstance(dataset, (str, os.PathLike)):
             dataset = datasets.open(dataset, io=io or "auto", verify=verify)
         arguments: dict[str, Any] = {

@@ -58,8 +58,8 @@ class KeyedSampler(DistributedSampler[int]):
         block_rows: Rows of a block, for "block".
 
     Raises:
-        ValueError: `seed` or `order` is not one of these.
-        TypeError: `seed` is not an integer.
+        ValueError: `batch_size`, `seed` or `order` is not one of these.
+        TypeError: `batch_size` or `seed` is not an integer.
 
     Example:
         >>> sampler = KeyedSampler(range(6), seed=1, shard=(0, 2), batch_size=2)
@@ -84,7 +84,7 @@ class KeyedSampler(DistributedSampler[int]):
         if order not in ORDERS:
             raise ValueError(f"order must be 'full' or 'block', not {order!r}")
         self.dataset = dataset  # type: ignore[assignment]
-        self.batch_size = batch_size
+        self.batch_size = _checked_int("batch_size", batch_size, least=1)
         self.shuffle = shuffle
         self.seed = _checked_int("seed", seed)
         self.drop_last = drop_last
@@ -251,10 +251,10 @@ class KeyedSampler(DistributedSampler[int]):
         return clone
 
 
-def _checked_int(name: str, value: Any) -> int:
+def _checked_int(name: str, value: Any, least: int = 0) -> int:
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise TypeError(f"{name} must be an integer, not {value!r}")
     number = operator.index(value)
-    if not 0 <= number < _MAX_SEED:
-        raise ValueError(f"{name} must be in [0, 2**64), not {number}")
+    if not least <= number < _MAX_SEED:
+        raise ValueError(f"{name} must be in [{least}, 2**64), not {number}")
     return number

@@ -63,8 +63,8 @@ class TokenDataset(Dataset):
         OSError: a file cannot be read.
 
     Example:
-        >>> np.arange(10, dtype="uint16").tofile("ten.bin")  # doctest: +SKIP
-        >>> TokenDataset("ten.bin", 4)[1]  # doctest: +SKIP
+        >>> np.arange(10, dtype="uint16").tofile("ten.bin")
+        >>> TokenDataset("ten.bin", 4)[1]
         (array([4, 5, 6, 7]), array([5, 6, 7, 8]))
     """
 

@@ -47,10 +47,14 @@ def warn_of_accelerate(loader: Any, said: set[str], is_shared_out: bool) -> None
         return
     said.add("accelerate")
     if is_shared_out or loader.is_native:
-        what = "does not see where its epochs end" if is_shared_out else "puts a DataLoader there"
+        what = (
+            "does not see where the epochs of this FastLoader end"
+            if is_shared_out
+            else "puts a DataLoader in the place of this FastLoader"
+        )
         warnings.warn(
-            f"Accelerate {what}: fastload.integrations.accelerate.prepare(accelerator, loader) "
-            "keeps this FastLoader whole",
+            f"Accelerate {what}: prepare it by "
+            "fastload.integrations.accelerate.prepare(accelerator, loader) before",
             stacklevel=3,
         )
 

@@ -41,9 +41,9 @@ class PadTo:
         ValueError: `multiple` is no positive integer, or `value` no number.
 
     Example:
-        >>> loader = FastLoader("data/text", 8, transforms={"t": PadTo(8, -1)})  # doctest: +SKIP
+        >>> loader = FastLoader("data/text", 8, transforms={"ids": PadTo(8)})  # doctest: +SKIP
         >>> batch = next(iter(loader))  # doctest: +SKIP
-        >>> batch["t"].shape, batch["t_lengths"].shape  # doctest: +SKIP
+        >>> batch["ids"].shape, batch["ids_lengths"].shape  # doctest: +SKIP
         (torch.Size([8, 104]), torch.Size([8]))
     """
 
@@ -67,8 +67,8 @@ class Jagged:
             namedtuple `Ragged(values, offsets)`.
 
     Example:
-        >>> loader = FastLoader("data/text", 8, transforms={"t": Jagged()})  # doctest: +SKIP
-        >>> next(iter(loader))["t"].is_nested  # doctest: +SKIP
+        >>> loader = FastLoader("data/text", 8, transforms={"ids": Jagged()})  # doctest: +SKIP
+        >>> next(iter(loader))["ids"].is_nested  # doctest: +SKIP
         True
     """
 
@@ -86,8 +86,8 @@ class AsList:
     Each tensor has memory of its own. Text stays list[str], bytes list[bytes].
 
     Example:
-        >>> loader = FastLoader("data/text", 8, transforms={"t": AsList()})  # doctest: +SKIP
-        >>> len(next(iter(loader))["t"])  # doctest: +SKIP
+        >>> loader = FastLoader("data/text", 8, transforms={"ids": AsList()})  # doctest: +SKIP
+        >>> len(next(iter(loader))["ids"])  # doctest: +SKIP
         8
     """
 

@@ -124,6 +124,11 @@ def test_persistent_workers_take_it_at_the_next_epoch() -> None:
         del loader
 
 
+def test_what_is_no_function_is_refused(make: Any) -> None:
+    with pytest.raises(TypeError, match="batch_transform must be a function of a batch, not 3"):
+        make(batch_transform=3)
+
+
 def test_a_copy_has_it() -> None:
     loader = FastLoader(DATA["native"], 4, batch_transform=torch.sum)
     for clone in (copy.deepcopy(loader), pickle.loads(pickle.dumps(loader))):

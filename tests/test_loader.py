@@ -103,6 +103,7 @@ def test_nothing_can_be_shuffled(options: dict[str, Any]) -> None:
         ({"order": "block"}, "needs seed="),
         ({"order": "other", "seed": 1}, "order must be"),
         ({"io": "read"}, "io must be"),
+        ({"device": "gpu"}, "device='gpu': Expected one of cpu, cuda"),
         ({"seed": -1}, "seed must be in"),
         ({"prefetch_factor": -1}, "prefetch_factor option should be non-negative"),
         ({"multiprocessing_context": "fork"}, "can only be used with multi-process loading"),

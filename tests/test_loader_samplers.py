@@ -209,9 +209,9 @@ def test_accelerate_leaves_a_shared_out_loader_alone() -> None:
 def test_what_accelerate_costs_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "accelerate", types.ModuleType("accelerate"))
     loader, shared = FastLoader(numbers(4)), FastLoader(numbers(4), seed=0, shard=(0, 2))
-    with pytest.warns(UserWarning, match=r"puts a DataLoader there.*prepare\(accelerator"):
+    with pytest.warns(UserWarning, match=r"in the place of.*prepare\(accelerator"):
         assert not loader._is_accelerate_prepared
-    with pytest.warns(UserWarning, match="does not see where its epochs end"):
+    with pytest.warns(UserWarning, match="does not see where the epochs of this"):
         assert shared._is_accelerate_prepared
     assert not loader._is_accelerate_prepared  # a second warning would be an error
     assert not FastLoader([1, 2])._is_accelerate_prepared  # torch loads these anyway

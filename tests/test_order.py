@@ -218,6 +218,8 @@ def test_rebatched() -> None:
         ({"seed": 1.5}, TypeError),
         ({"seed": True}, TypeError),
         ({"order": "random"}, ValueError),
+        ({"batch_size": 0}, ValueError),
+        ({"batch_size": "4"}, TypeError),
         ({"shard": (2, 2)}, ValueError),
         ({"shard": (-1, 2)}, ValueError),
         ({"shard": (0, 0)}, ValueError),

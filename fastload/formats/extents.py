@@ -254,8 +254,8 @@ class Extents:
     Example:
         >>> from fastload.formats import arrays
         >>> extents = arrays.read_extents(np.zeros((10, 3), "float32"), "x")
-        >>> extents.rows, extents.fields
-        (10, (Field(name='x', dtype='float32', shape=(3,)),))
+        >>> extents.rows, [str(field) for field in extents.fields]
+        (10, ['float32 [3]'])
     """
 
     groups: tuple[Group, ...]

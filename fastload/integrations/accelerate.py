@@ -79,12 +79,20 @@ def prepare(accelerator: accelerate.Accelerator, loader: FastLoader[Any]) -> Dat
     Returns:
         A loader for the training; `accelerator.prepare` leaves it as it is.
 
+    Raises:
+        TypeError: `loader` is no FastLoader.
+
     Example:
         >>> accelerator = accelerate.Accelerator(cpu=True)
         >>> loader = prepare(accelerator, FastLoader(ArrayDataset(np.arange(4.0)), 2, seed=0))
         >>> [batch.tolist() for batch in loader]
         [[0.0, 1.0], [2.0, 3.0]]
     """
+    if not isinstance(loader, FastLoader):
+        raise TypeError(
+            "this prepares one FastLoader; models, optimizers and other loaders go through "
+            f"accelerator.prepare, also a {type(loader).__name__}"
+        )
     if accelerator.device_placement and loader.device is None:
         loader.device = accelerator.device
     if type(loader.sampler) is KeyedSampler:

@@ -150,7 +150,7 @@ def test_plain_prepare_says_what_it_costs() -> None:
     reset()
     accelerator = accelerate.Accelerator(cpu=True)
     loader = keyed()
-    with pytest.warns(UserWarning, match="puts a DataLoader there.*integrations.accelerate"):
+    with pytest.warns(UserWarning, match="in the place of.*integrations.accelerate"):
         replaced = accelerator.prepare(loader)
     assert numbers_of(replaced) == numbers_of(keyed())
     with warnings.catch_warnings():
@@ -159,8 +159,14 @@ def test_plain_prepare_says_what_it_costs() -> None:
         accelerator.prepare(integration.prepare(accelerator, shuffled()))
         accelerator.prepare(FastLoader([1, 2, 3]))  # torch loads that one anyway
     shared = FastLoader(dataset(), BATCH, seed=0, shard=(0, 2))
-    with pytest.warns(UserWarning, match="does not see where its epochs end"):
+    with pytest.warns(UserWarning, match="does not see where the epochs of this"):
         assert accelerator.prepare(shared) is shared
+
+
+def test_what_is_no_fast_loader_is_refused() -> None:
+    reset()
+    with pytest.raises(TypeError, match=r"go through accelerator\.prepare, also a DataLoader"):
+        integration.prepare(accelerate.Accelerator(cpu=True), DataLoader(dataset()))
 
 
 def test_the_state_is_not_kept_unless_asked_for(tmp_path: Path) -> None:
