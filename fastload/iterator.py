@@ -139,6 +139,10 @@ class _NativeIterator:
             number += 2 if field.ragged else 1
         return images
 
+    def _shutdown_workers(self) -> None:
+        """Ends the threads: scripts call this to be rid of persistent workers."""
+        self._stop()
+
     def _stop(self) -> None:
         if self._source is not None:
             self._source.stop()

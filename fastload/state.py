@@ -151,6 +151,11 @@ class Bookmark:
         return self.loaded is not None and bool(self.loaded.get("begun"))
 
     @property
+    def drawn_from(self) -> torch.Tensor | None:
+        """The state of the generator from which the loaded epoch was drawn, if that was saved."""
+        return _decoded(self.loaded or {}).get("generator") if self.resumes else None
+
+    @property
     def has_base_seed(self) -> bool:
         """Whether torch drew the seed of the workers for the next iterator before it was saved."""
         return self.resumes or "base_seed_drawn" in _given(self.loaded or {})

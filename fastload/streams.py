@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections import deque
 from collections.abc import Iterator
@@ -233,11 +234,8 @@ class PushedStream:
     waits_for_next = False
 
     def __init__(self, index_sampler: Any, mark: Bookmark, rows: int) -> None:
-        self._mark = mark
         self._rows = rows
-        self._draw = sampler_draw(index_sampler)
-        self._index_sampler = index_sampler
-        self._batches = iter(index_sampler)
+        self._batches = CountedBatches(index_sampler, mark)
         self._pulled = -1
         self._pushed: deque[tuple[int, Int64Array]] = deque()
         self.order: Order = _core.PushedOrder()
@@ -248,9 +246,7 @@ class PushedStream:
         """Pushes the sampler's next batch."""
         assert isinstance(self.order, _core.PushedOrder)
         if self._pulled < 0:
-            self.progress = begin_counted(
-                self._index_sampler, self._batches, self._draw, self._mark
-            )
+            self.progress = self._batches.begin()
             self._pulled = 0
         try:
             batch = next(self._batches)
@@ -276,14 +272,61 @@ class PushedStream:
         return dict(self._pushed)[turn]
 
 
-def begin_counted(
-    index_sampler: Any, batches: Iterator[Any], draw: Draw, mark: Bookmark
-) -> Progress:
-    """Begins an epoch of which only batches can be counted, past those that were handed out."""
-    own = own_generator(bottom(index_sampler))
-    if own is not None and inspect.isgenerator(batches):  # else it may have been drawn from
-        draw["generator"] = own.get_state()
-    epoch, first, _, _ = mark.take("batches")
-    for _skipped in zip(range(first), batches, strict=False):
-        pass
-    return mark.begin(Progress(epoch, first, draw=draw))
+class CountedBatches:
+    """The batches of a sampler of which only batches can be counted.
+
+    What it draws from torch's default generator until it gives the first one is drawn again in a
+    loaded epoch, and then nothing from the generator as it is now.
+
+    Args:
+        index_sampler: Of the loader; iterated at once.
+        mark: Is told when the epoch begins.
+    """
+
+    def __init__(self, index_sampler: Any, mark: Bookmark) -> None:
+        self._mark = mark
+        self._own = own_generator(bottom(index_sampler))
+        self._replayed = None if self._own is not None else mark.drawn_from
+        self._draw = sampler_draw(index_sampler)
+        self._is_first = True
+        with self._drawing():
+            self._batches: Iterator[Any] = iter(index_sampler)
+
+    def begin(self) -> Progress:
+        """Begins the epoch, past the batches that were handed out before."""
+        # Another iterator than a generator may have been drawn from.
+        if self._own is not None and inspect.isgenerator(self._batches):
+            self._draw["generator"] = self._own.get_state()
+        epoch, first, _, _ = self._mark.take("batches")
+        if first:
+            self._is_first = False
+            with self._drawing():
+                for _skipped in zip(range(first), self._batches, strict=False):
+                    pass
+        return self._mark.begin(Progress(epoch, first, draw=self._draw))
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        if not self._is_first:
+            return next(self._batches)
+        self._is_first = False
+        with self._drawing():
+            return next(self._batches)
+
+    @contextlib.contextmanager
+    def _drawing(self) -> Iterator[None]:
+        now = torch.get_rng_state()
+        if self._replayed is not None:
+            torch.set_rng_state(self._replayed)
+        before = torch.get_rng_state()
+        try:
+            yield
+        finally:
+            after = torch.get_rng_state()
+            if self._own is None and not torch.equal(before, after):
+                self._draw.setdefault("generator", before)
+            if self._replayed is not None:
+                self._replayed = after
+                torch.set_rng_state(now)

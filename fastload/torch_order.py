@@ -104,12 +104,22 @@ _DRAWING = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 
 
 def is_stock(sampler: Any) -> bool:
-    """Whether `draw_order` knows this very sampler: one of torch's, of the exact type."""
+    """Whether `draw_order` knows this very sampler: one of torch's, of the exact type.
+
+    One that draws on another device than the CPU is left to itself: its numbers come from there.
+    """
+    if type(sampler) in _DRAWING and not _draws_on_cpu(sampler):
+        return False
     if type(sampler) is RandomSampler:
         whole = not sampler.replacement and sampler.num_samples == len(sampler.data_source)
         # A given generator is drawn from as the sampler goes along, unless it is one permutation.
         return len(sampler.data_source) > 0 and (sampler.generator is None or whole)
     return type(sampler) in _STOCK
+
+
+def _draws_on_cpu(sampler: Any) -> bool:
+    involved = [sampler.generator, getattr(sampler, "weights", None), torch.empty(0)]
+    return all(thing is None or thing.device.type == "cpu" for thing in involved)
 
 
 def draw_order(sampler: Any, saved: Draw | None = None) -> tuple[Indices | range, Draw]:

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from fastload.handover import Handover, Turn
-from fastload.state import Bookmark, Progress, bottom, sampler_draw
-from fastload.streams import StockStream, begin_counted, begin_keyed, is_keyed
+from fastload.state import Bookmark, Progress, bottom
+from fastload.streams import CountedBatches, StockStream, begin_keyed, is_keyed
 from fastload.torch_order import is_stock
 
 
@@ -37,8 +37,7 @@ class TrackedSampler:
             return self._keyed(iter(self.index_sampler), sampler)
         if is_stock(sampler) and _is_plain(self.index_sampler, sampler):
             return self._stock(StockStream(self.index_sampler, self.mark))
-        draw = sampler_draw(self.index_sampler)
-        return self._counted(iter(self.index_sampler), draw)
+        return self._counted(CountedBatches(self.index_sampler, self.mark))
 
     def _keyed(self, items: Iterator[Any], sampler: Any) -> Iterator[Any]:
         first = list(zip(range(1), items, strict=False))  # the sampler begins here
@@ -57,8 +56,8 @@ class TrackedSampler:
             yield item
         self.progress = stream.progress
 
-    def _counted(self, items: Iterator[Any], draw: dict[str, Any]) -> Iterator[Any]:
-        self._begin(begin_counted(self.index_sampler, items, draw, self.mark))
+    def _counted(self, items: CountedBatches) -> Iterator[Any]:
+        self._begin(items.begin())
         yield from self._passed(items)
 
     def _begin(self, progress: Progress) -> None:

@@ -53,6 +53,17 @@ def test_persistent_workers_restart_one_iterator() -> None:
     assert values(by_torch) == values(by_torch) == [[0, 1], [2, 3]]
 
 
+def test_shutting_the_workers_down_ends_the_threads(live_threads: Callable[[], set[str]]) -> None:
+    loader = FastLoader(numbers(6), 2, num_workers=2, persistent_workers=True)
+    before = live_threads()
+    next(iter(loader))
+    assert live_threads() > before
+    loader._iterator._shutdown_workers()
+    assert live_threads() == before
+    loader._iterator = None
+    assert values(loader) == [[0, 1], [2, 3], [4, 5]]
+
+
 def test_leaving_early_leaves_nothing_behind(live_threads: Callable[[], set[str]]) -> None:
     data = ArrayDataset(np.zeros((64, 1024), "f4"))
     loader = FastLoader(data, 4, shuffle=True, num_workers=2)

@@ -166,3 +166,12 @@ def test_empty_and_negative_indices() -> None:
     assert as_indices([]).dtype == np.int64
     assert wrap_negative(as_indices([-1, 0, -5, -6, 5]), 5).tolist() == [4, 0, 0, -6, 5]
     assert wrap_negative(as_indices([]), 5).tolist() == []
+
+
+def test_what_is_drawn_elsewhere_is_left_to_the_sampler() -> None:
+    weights = torch.ones(4, device="meta", dtype=torch.float64)
+    assert not is_stock(WeightedRandomSampler(weights, 4))
+    samplers = stock_samplers(None)
+    assert all(map(is_stock, samplers))
+    with torch.device("meta"):  # where randperm, say, gives tensors that way
+        assert [is_stock(sampler) for sampler in samplers] == [True] + [False] * 5

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, WeightedRandomSampler
 
 from fastload import ArrayDataset, FastLoader
 
@@ -168,3 +168,29 @@ def test_training_in_mixed_precision_loses_as_with_dataloader() -> None:
     want = losses(DataLoader(data, 8))  # type: ignore[arg-type]
     assert losses(FastLoader(data, 8, device="cuda", pin_memory=True)) == want
     assert losses(FastLoader(data, 8, pin_memory=True)) == want
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_order_that_is_drawn_on_the_gpu_is_torchs(workers: int) -> None:
+    def generator() -> torch.Generator:
+        return torch.Generator("cuda").manual_seed(3)
+
+    def orders(kind: type[DataLoader[Any]], options: dict[str, Any]) -> list[Any]:
+        torch.manual_seed(3)
+        loader = kind(ArrayDataset(np.arange(ROWS)), SIZE, **options)
+        return [[batch.tolist() for batch in loader] for _ in range(2)]
+
+    weights = torch.arange(1.0, 9.0, device="cuda")
+    makers: list[Callable[[], dict[str, Any]]] = [
+        lambda: {"sampler": WeightedRandomSampler(weights, 30)},
+        lambda: {"sampler": WeightedRandomSampler(weights, 30, generator=generator())},
+    ]
+    for make_options in makers:
+        found = orders(FastLoader, make_options() | {"num_workers": workers})
+        assert found == orders(DataLoader, make_options())
+    try:
+        torch.set_default_device("cuda")
+        found = orders(FastLoader, {"shuffle": True, "generator": generator()})
+        assert found == orders(DataLoader, {"shuffle": True, "generator": generator()})
+    finally:
+        torch.set_default_device(None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from oracle import flat, numbers, values
-from torch.utils.data import IterableDataset
+from torch.utils.data import BatchSampler, IterableDataset, RandomSampler
 
 import fastload
 from fastload import FastLoader
@@ -205,3 +205,53 @@ def test_an_error_of_a_stream_has_had_its_turn(workers: int, k: int) -> None:
     resumed.load_state_dict(state)
     first = 2 if k == 3 else k  # nothing was handed out since the error: it comes once more
     assert drawn(iter(resumed), 8 - first) == whole[first:]
+
+
+class OwnRandomSampler(RandomSampler):
+    """It draws from torch's default generator for its first index."""
+
+
+class OwnBatches(BatchSampler):
+    """Batches of the user's own kind around a stock sampler."""
+
+
+class DrawnInIter(list[int]):
+    """It draws when it is iterated, before it is asked for an index."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(torch.randperm(len(self)).tolist())
+
+
+OWN_ORDERS: dict[str, Callable[[Any], dict[str, Any]]] = {
+    "sampler": lambda data: {"batch_size": 3, "sampler": OwnRandomSampler(data)},
+    "batches": lambda data: {"batch_sampler": OwnBatches(RandomSampler(data), 3, False)},
+    "drawn in iter": lambda data: {"batch_size": None, "sampler": DrawnInIter(range(N))},
+}
+
+
+@pytest.mark.parametrize("workers", [None, 2])
+@pytest.mark.parametrize("kind", [numbers, lambda n: list(range(n))], ids=["native", "torch"])
+@pytest.mark.parametrize("name", OWN_ORDERS)
+def test_what_an_own_sampler_drew_is_drawn_again(name: str, kind: Any, workers: int | None) -> None:
+    def make(state: dict[str, Any] | None = None) -> FastLoader[Any]:
+        data = kind(N)
+        loader: FastLoader[Any] = FastLoader(data, num_workers=workers, **OWN_ORDERS[name](data))
+        loader.load_state_dict(json.loads(json.dumps(state or {})))
+        return loader
+
+    torch.manual_seed(3)
+    loader = make()
+    list(loader)
+    batches = iter(loader)
+    seen = [str(next(batches)), str(next(batches))]
+    first = loader.state_dict()
+    whole = seen + [str(batch) for batch in batches]
+    torch.manual_seed(4)  # nobody has saved it
+    before = torch.get_rng_state()
+    loader = make(first)
+    batches = iter(loader)
+    seen.append(str(next(batches)))
+    second = loader.state_dict()
+    assert seen + [str(batch) for batch in make(second)] == whole
+    assert seen + [str(batch) for batch in batches] == whole
+    assert torch.equal(torch.get_rng_state(), before)
