@@ -14,6 +14,7 @@ from fastload.dataset import Dataset
 from fastload.formats import arrays as arrays_of
 from fastload.formats import combine, npy
 from fastload.formats.extents import Extents
+from fastload.formats.fields import torch_dtype
 from fastload.formats.files import absolute
 from fastload.structure import Structure, flatten, leaf_names, map_leaves
 
@@ -136,4 +137,4 @@ def _as_before(pickled: Any) -> Any:
         return pickled
     import torch
 
-    return torch.from_numpy(pickled.array).view(getattr(torch, pickled.dtype))
+    return torch.from_numpy(pickled.array).view(torch_dtype(pickled.dtype))

@@ -15,8 +15,7 @@ import torch
 from fastload.decode import Decoded
 from fastload.errors import FormatError, add_note
 from fastload.formats.extents import Extents, Field, Int64Array
-from fastload.formats.fields import BYTE_STRINGS, TEXT
-from fastload.native import torch_dtype
+from fastload.formats.fields import BYTE_STRINGS, TEXT, torch_dtype
 from fastload.structure import Structure, batch_builder, is_leaf, with_members, with_missing
 from fastload.transforms import (
     MODES,
@@ -190,7 +189,7 @@ def _leaf_maker(
     field: Field, transform: RaggedTransform | None, finish: Finish, sequence: type[Any]
 ) -> _LeafMaker:
     """`sequence` is that of default_collate for texts: those of tuples' members are tuples."""
-    view = torch_dtype(field) if field.storage.name != field.dtype else None
+    view = torch_dtype(field.dtype) if field.storage.name != field.dtype else None
 
     def tensor(array: Array) -> torch.Tensor:
         made = torch.from_numpy(array)

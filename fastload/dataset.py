@@ -14,7 +14,7 @@ from fastload import formats
 from fastload.errors import FormatError
 from fastload.formats import checks, packed
 from fastload.formats.extents import Extents, Field, Int64Array
-from fastload.formats.fields import BYTE_STRINGS, TEXT
+from fastload.formats.fields import BYTE_STRINGS, TEXT, torch_dtype
 from fastload.formats.files import AnyPath, Paths, absolute, absolute_paths
 from fastload.structure import Structure, sample_builder
 
@@ -202,7 +202,7 @@ def _viewed(array: npt.NDArray[Any], field: Field) -> Any:
 def _as_tensor(array: npt.NDArray[Any], field: Field) -> Any:
     import torch
 
-    return torch.from_numpy(array).view(getattr(torch, field.dtype))
+    return torch.from_numpy(array).view(torch_dtype(field.dtype))
 
 
 class FileDataset(Dataset):

@@ -14,7 +14,7 @@ from torch.utils.data import ConcatDataset, StackDataset, Subset, TensorDataset
 from fastload.array_dataset import ArrayDataset
 from fastload.dataset import FileDataset, PackedDataset
 from fastload.formats import arrays, combine
-from fastload.formats.extents import Column, Extents, Field, Group, Int64Array
+from fastload.formats.extents import Column, Extents, Group, Int64Array
 from fastload.tokens import TokenDataset
 from fastload.transforms import DecodeImage, Transforms, choices
 
@@ -176,9 +176,3 @@ def _integers(indices: Any) -> Int64Array | None:
     except (OverflowError, RuntimeError):  # too large; tensors of different shapes
         pass
     return None
-
-
-def torch_dtype(field: Field) -> torch.dtype:
-    """The dtype of a field's tensors."""
-    dtype: torch.dtype = getattr(torch, field.dtype)
-    return dtype

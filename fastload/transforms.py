@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fastload.formats.extents import Field
+from fastload.formats.fields import torch_dtype
 from fastload.pixels import (
     Pixels,
     PixelTransform,
@@ -313,7 +314,7 @@ def _stored(value: Any, field: Field) -> Any:
     if kind == "torch":
         import torch
 
-        made = torch.tensor(float(value), dtype=torch.float64).to(getattr(torch, field.dtype))
+        made = torch.tensor(float(value), dtype=torch.float64).to(torch_dtype(field.dtype))
         stored = made.view(getattr(torch, field.storage.name)).item()
         return stored if _is_near(made.double().item(), value) else None
     with np.errstate(over="ignore"):

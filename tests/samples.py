@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 import fastload
 
@@ -15,7 +16,7 @@ Array = npt.NDArray[Any]
 INTEGERS = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
 NUMPY_DTYPES = ["bool", *INTEGERS, "float16", "float32", "float64", "complex64", "complex128"]
 TORCH_ONLY = ["bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"]
-TORCH_ONLY += ["float8_e8m0fnu"]
+TORCH_ONLY += ["float8_e8m0fnu"] if hasattr(torch, "float8_e8m0fnu") else []  # torch 2.7+
 
 
 def all_samples(path: Any, **options: Any) -> list[Any]:

@@ -268,7 +268,7 @@ def test_machine_is_described_without_its_name() -> None:
     assert described["cores"] >= 1
     assert described["memory_bytes"] > 1 << 28
     assert described["last_level_cache_bytes"] >= 0
-    assert described["torch"] == torch.__version__
+    assert torch.__version__.startswith(described["torch"])  # PyPI's is without +cu130
     assert platform.node() not in json.dumps(described).split('"')
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from samples import TORCH_ONLY
 
 from fastload.formats.extents import DTYPES, Field
 from fastload.pack.cast import CastError, cast, decoded, dtype_named
@@ -19,6 +20,8 @@ FLOATS = [
     "float8_e5m2",
     "float8_e5m2fnuz",
 ]
+# Of float8_e4m3fn: older torch makes NaN of what is too large, newer the largest number.
+OVERFLOWS = bool(torch.tensor(465.0).to(torch.float8_e4m3fn).float().isnan())
 BITS = {1: torch.uint8, 2: torch.int16}
 
 
@@ -36,6 +39,8 @@ def check(values: np.ndarray, dtype: str) -> None:
     want = torch.from_numpy(values).to(getattr(torch, dtype))
     different = bits(got) != bits(want)
     different &= ~(got.float().isnan() & want.float().isnan()).numpy()
+    if dtype == "float8_e4m3fn" and OVERFLOWS:
+        different &= ~(np.abs(values) > 464)
     assert not different.any(), values[different][:5]
 
 
@@ -152,7 +157,7 @@ def test_rows_of_many_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_storage_of_torch_is_understood() -> None:
-    for name in ("bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu"):
+    for name in TORCH_ONLY:
         storage = Field("x", name, ()).storage
         codes = np.arange(256, dtype=storage) << (8 * (storage.itemsize - 1))
         kind = torch.int16 if storage.itemsize == 2 else torch.uint8

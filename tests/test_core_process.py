@@ -113,7 +113,8 @@ def test_a_forked_child_gets_an_error_and_may_make_its_own() -> None:
 
 def test_a_forked_child_exits_silently_through_the_interpreter(run_python: Run) -> None:
     code = """
-import multiprocessing
+import multiprocessing, warnings
+warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
 engine, idle = running(), waiting()
 batch = engine.next()
 def consume():

@@ -22,15 +22,18 @@ from torch.utils.data import (
 from fastload import FastLoader
 from fastload.run import default_depth
 
+THEIRS = inspect.signature(DataLoader).parameters
+NEW_IN_TORCH = [] if "in_order" in THEIRS else ["in_order"]  # torch 2.6 brought it
+
 
 def test_signature_is_torchs_and_more() -> None:
     ours = list(inspect.signature(FastLoader).parameters.values())
-    theirs = list(inspect.signature(DataLoader).parameters.values())
+    theirs = list(THEIRS.values())
     assert [p.name for p in ours[: len(theirs)]] == [p.name for p in theirs]
     assert [p.kind for p in ours[: len(theirs)]] == [p.kind for p in theirs]
     extras = ours[len(theirs) :]
     names = ["seed", "shard", "order", "device", "io", "transforms", "verify", "on_error"]
-    assert [p.name for p in extras] == [*names, "batch_transform"]
+    assert [p.name for p in extras] == [*NEW_IN_TORCH, *names, "batch_transform"]
     assert all(p.kind is p.KEYWORD_ONLY and p.default is not p.empty for p in extras)
     assert FastLoader[int]
     assert issubclass(FastLoader, DataLoader)
@@ -130,6 +133,7 @@ def test_attributes() -> None:
     plain = DataLoader(numbers(4), batch_size=2)  # type: ignore[arg-type]
     public = {name for name in vars(loader) if not name.startswith("_")}
     assert public == {name for name in vars(plain) if not name.startswith("_")} | {
+        *NEW_IN_TORCH,
         "seed",
         "shard",
         "order",

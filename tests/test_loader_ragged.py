@@ -247,7 +247,12 @@ def test_nested_tensors_are_those_of_torch() -> None:
     assert (batch.layout, batch.dtype, batch.dim()) == (want.layout, want.dtype, want.dim())
     assert torch.equal(batch.values(), want.values())
     assert torch.equal(batch.offsets(), want.offsets())
-    assert torch.equal(batch.to_padded_tensor(0.0), want.to_padded_tensor(0.0))
+    try:
+        padded = want.to_padded_tensor(0.0)
+    except NotImplementedError:  # torch 2.4
+        pass
+    else:
+        assert torch.equal(batch.to_padded_tensor(0.0), padded)
     assert torch.equal((batch * 2).values(), want.values() * 2)
 
 

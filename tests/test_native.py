@@ -25,8 +25,8 @@ from torch.utils.data import (
 
 import fastload
 from fastload import ArrayDataset
-from fastload.formats.extents import Field
-from fastload.native import native_extents, torch_dtype
+from fastload.formats.fields import torch_dtype
+from fastload.native import native_extents
 from fastload.structure import batch_builder
 
 Pair = namedtuple("Pair", "a b")
@@ -40,7 +40,7 @@ def native_batch(dataset: Any, indices: list[int]) -> Any:
     columns = [np.empty((len(indices), *f.shape), f.storage) for f in extents.fields]
     extents.build().gather(np.array(indices, np.int64), columns)
     tensors = [
-        torch.from_numpy(column).view(torch_dtype(field))
+        torch.from_numpy(column).view(torch_dtype(field.dtype))
         for column, field in zip(columns, extents.fields, strict=True)
     ]
     return batch_builder(extents.structure)(tensors)
@@ -92,7 +92,7 @@ def test_every_dtype_is_delivered_as_torch_would(dtype: str, shape: tuple[int, .
     assert_native(ArrayDataset({"x": column, "y": [column]}))
     if dtype in NUMPY_DTYPES:
         assert_native(ArrayDataset((column.numpy(),)))
-    assert torch_dtype(Field("x", dtype, ())) is column.dtype
+    assert torch_dtype(dtype) is column.dtype
 
 
 def test_containers_are_those_of_default_collate() -> None:

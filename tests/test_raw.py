@@ -116,3 +116,17 @@ def test_offsets_beyond_32_bits_are_exact(tmp_path: Path) -> None:
     assert four[1 << 29].tolist() == [3, 4, 0, 0]
     assert four[(1 << 30) - 1].tolist() == [0, 0, 1, 2]
     assert four[size // 4 - 1].tolist() == four[-1].tolist() == [1, 2, 3, 4]
+
+
+def test_a_dtype_that_torch_lacks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.arange(6, dtype=np.uint8).tofile(tmp_path / "a.raw")
+    data = fastload.open(tmp_path / "a.raw", dtype="float8_e8m0fnu", shape=(3,))
+    monkeypatch.delattr(torch, "float8_e8m0fnu", raising=False)  # torch 2.7 brought it
+    for use in (
+        lambda: data[0],
+        lambda: list(fastload.FastLoader(data, 2)),
+        lambda: list(fastload.FastLoader(data, None, num_workers=0)),
+    ):
+        with pytest.raises(ValueError, match=r"torch [0-9.+a-z]* has no float8_e8m0fnu"):
+            use()
+    assert data.fields[0].dtype == "float8_e8m0fnu"

@@ -109,13 +109,10 @@ def test_distributed_sampler_over_data_that_grew() -> None:
     data = list(range(5))
     ours = DistributedSampler(data, 2, 0)  # type: ignore[arg-type]
     data += range(5)
-    with pytest.raises(
-        AssertionError, match=r"Number of indices .* does not match total_size \(6\)"
-    ):
+    said = r"Number of indices .* does not match total_size \(6\)"
+    with pytest.raises(AssertionError, match=rf"^$|{said}"):  # older torch says nothing
         list(ours)
-    with pytest.raises(
-        AssertionError, match=r"Number of indices .* does not match total_size \(6\)"
-    ):
+    with pytest.raises(AssertionError, match=said):
         draw_order(ours)
 
 

@@ -92,6 +92,19 @@ class Field:
         return f"{self.dtype} {[-1, *self.shape] if self.ragged else list(self.shape)}{meaning}"
 
 
+def torch_dtype(name: str) -> Any:
+    """The torch.dtype of that name, one of `DTYPES`.
+
+    Raises:
+        ValueError: the torch that is installed is older than the dtype.
+    """
+    import torch
+
+    if not hasattr(torch, name):
+        raise ValueError(f"torch {torch.__version__} has no {name}; a newer one has")
+    return getattr(torch, name)
+
+
 def schema(fields: Sequence[Field]) -> list[dict[str, object]]:
     """The fields in JSON's types, as manifest and shards record them."""
     return [

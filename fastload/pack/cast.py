@@ -217,7 +217,7 @@ def _float8(block: Array, dtype: str) -> Array:
 def _decoded(array: Array, dtype: str) -> Array:
     """The values of storage that numpy has no dtype for, in one that holds them exactly."""
     if dtype == "bfloat16":
-        return (array.astype(np.uint32) << 16).view(np.float32)
+        return (array.astype(np.uint32) << np.uint32(16)).view(np.float32)
     if dtype in _FLOAT8:
         values: Array = _float8_values(dtype)[array]
         return values.astype(np.float32)

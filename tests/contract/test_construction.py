@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import ctypes
 import gc
@@ -86,7 +87,7 @@ def test_errors_at_iter_are_torchs_for_any_data() -> None:
                 iter(DataLoader(data, **options))  # type: ignore[arg-type]
             with pytest.raises(AssertionError) as ours:
                 iter(FastLoader(data, **options))
-            assert str(ours.value) == str(theirs.value)
+            assert str(theirs.value) in ("", str(ours.value))  # older torch says nothing
             del ours, theirs
             gc.collect()
 
@@ -142,7 +143,9 @@ def test_a_generator_and_pinning_that_are_assigned_act(data: Any) -> None:
     loader.generator = generator
     before = torch.get_rng_state(), generator.get_state()
     loader.pin_memory = True
-    with pytest.warns(UserWarning, match="no accelerator is found"):
+    says = type(data) is not list or hasattr(torch, "accelerator")  # torch 2.4 says nothing
+    warned = pytest.warns(UserWarning, match="no accelerator is found")
+    with warned if says else contextlib.nullcontext():
         batches = iter(loader)
     loader.num_workers, loader.pin_memory = 0, False
     list(batches)

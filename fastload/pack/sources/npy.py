@@ -186,7 +186,11 @@ def open_npz(path: AnyPath) -> ColumnsSource:
         names = [name for name in archive.namelist() if name.endswith(".npy")]
         if not names:
             raise FormatError(f"{full}: no arrays in this archive")
-        columns = [_member(full, archive, name, stack) for name in names]
+        # An opened archive for each: some Pythons 3.12 and 3.13 seek in one array from where
+        # another was read, which gives wrong numbers.
+        columns = [
+            _member(full, stack.enter_context(zipfile.ZipFile(full)), name, stack) for name in names
+        ]
         structure = {column.field.name: number for number, column in enumerate(columns)}
         opened = columns_source("npz", columns, structure, local=True)
         return replace(opened, resources=stack.pop_all())
