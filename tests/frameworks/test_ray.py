@@ -126,8 +126,10 @@ def in_worker(config: dict[str, Any]) -> None:
 def _ray(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    here = os.path.dirname(__file__)
-    ray.init(num_cpus=2, include_dashboard=False, runtime_env={"env_vars": {"PYTHONPATH": here}})
+    # What Ray is given replaces the variable, by which ray itself may have been found.
+    paths = [os.path.dirname(__file__), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {"env_vars": {"PYTHONPATH": os.pathsep.join(paths)}}
+    ray.init(num_cpus=2, include_dashboard=False, runtime_env=environment)
     yield
     ray.shutdown()
 
