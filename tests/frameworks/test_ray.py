@@ -123,7 +123,8 @@ def in_worker(config: dict[str, Any]) -> None:
 
 
 @pytest.fixture
-def _ray(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)  # where Ray's workers import from: not fastload's source
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     # What Ray is given replaces the variable, by which ray itself may have been found.
