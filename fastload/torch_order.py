@@ -193,8 +193,9 @@ def as_indices(items: Any) -> Indices:
         items = list(items)
     if len(items) == 0:
         return np.empty(0, np.int64)
+    one_by_one = not isinstance(items, np.ndarray) and any(map(_is_foreign, set(map(type, items))))
     try:
-        array = np.asarray(items)
+        array = np.empty(0, object) if one_by_one else np.asarray(items)
     except (ValueError, TypeError, OverflowError):  # of unequal shapes, or what numpy cannot take
         array = np.empty(0, object)
     if array.ndim == 1 and np.can_cast(array.dtype, np.int64):
@@ -203,6 +204,11 @@ def as_indices(items: Any) -> Indices:
         return np.array([operator.index(item) for item in items], np.int64)
     except OverflowError:
         raise IndexError("an index does not fit 64 bits") from None
+
+
+def _is_foreign(kind: type) -> bool:
+    """Whether these are arrays of another library, which numpy 1.24 warns of in a list."""
+    return hasattr(kind, "__array__") and not issubclass(kind, (np.ndarray, np.generic))
 
 
 def wrap_negative(indices: Indices, rows: int) -> Indices:
