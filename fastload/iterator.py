@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import warnings
 import weakref
@@ -44,7 +45,6 @@ class _NativeIterator:
         self._profile_name = f"enumerate(DataLoader)#{type(self).__name__}.__next__"
         self._source: Source | None = None
         self._finalizer: weakref.finalize[..., Any] | None = None
-        self._pulling = threading.Lock()  # threads may share an iterator
         self._begin(run, is_new=True)
 
     def restart(self, run: Run) -> None:
@@ -54,6 +54,8 @@ class _NativeIterator:
 
     def _begin(self, run: Run, is_new: bool) -> None:
         self._run = run
+        self._pid = os.getpid()
+        self._pulling = threading.Lock()  # threads may share an iterator
         self._stream: Stream = make_stream(run.index_sampler, run.mark, run.extents.rows)
         base_seed = draw_seed(run.generator) if is_new and run.draws_base_seed else None
         if run.worker_rules == 0 and run.timeout and run.threads == 0:
@@ -113,6 +115,8 @@ class _NativeIterator:
 
     def _pull_one(self) -> None:
         """Asks for one more batch of indices; at the first call, begins."""
+        if self._pid != os.getpid():  # the lock may have been copied while it was held
+            raise StoppedError("the iterator belongs to the parent process; make a new one here")
         with self._pulling:
             if self._take is None:
                 self._start(self._run.pulls_ahead or 1)

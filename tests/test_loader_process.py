@@ -24,7 +24,7 @@ import fastload
 from fastload import ArrayDataset, FastLoader
 np.save("x.npy", np.arange(1000))
 def values(loader): return [batch.tolist() for batch in loader]
-def make(**options): return FastLoader("x.npy", 10, **options)
+def make(batch_size=10, **options): return FastLoader("x.npy", batch_size, **options)
 """
 
 
@@ -67,6 +67,40 @@ def test_fork_in_mid_epoch(run_python: Run, options: str) -> None:
         assert codes == [0, 0, 3], codes
         seen += sum(values(batches), [])
         assert sorted(seen) == whole
+        """,
+    )
+
+
+def test_a_child_forked_while_a_thread_draws_gets_an_error(run_python: Run) -> None:
+    quiet(
+        run_python,
+        """
+        class Slow:
+            def __iter__(self):
+                yield from range(given)
+                draws.set()
+                go_on.wait()
+                yield 7
+        for given in (0, 5):
+            draws, go_on = threading.Event(), threading.Event()
+            batches = iter(make(1, sampler=Slow(), num_workers=0))
+            for _ in range(given):
+                next(batches)
+            thread = threading.Thread(target=next, args=(batches,))
+            thread.start()
+            draws.wait()
+            pid = os.fork()
+            if pid == 0:
+                signal.alarm(10)
+                try:
+                    next(batches)
+                except fastload.StoppedError as error:
+                    os._exit("parent process" in str(error))
+                os._exit(0)
+            code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            go_on.set()
+            thread.join()
+            assert code == 1, code
         """,
     )
 
