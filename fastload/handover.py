@@ -54,5 +54,5 @@ class Handover:
                 batch = self._batch_transform(batch)
             except StopIteration as stop:
                 raise RuntimeError("batch_transform raised StopIteration") from stop
-        progress.handed = turn
+        progress.handed = max(progress.handed, turn)  # threads may overtake each other here
         return batch

@@ -99,6 +99,28 @@ def test_a_batch_whose_transform_failed_was_not_handed_out(make: Any) -> None:
     assert next(iter(resumed)).tolist() == [2, 3]
 
 
+def test_a_slow_transform_in_another_thread_takes_no_turn_back() -> None:
+    reached, go_on = threading.Event(), threading.Event()
+
+    def slow(batch: torch.Tensor) -> torch.Tensor:
+        if 0 in batch:
+            reached.set()
+            go_on.wait()
+        return batch
+
+    loader = FastLoader(DATA["native"], 2, batch_transform=slow)
+    batches = iter(loader)
+    thread = threading.Thread(target=next, args=(batches,))
+    thread.start()
+    reached.wait()
+    next(batches)
+    go_on.set()
+    thread.join()
+    resumed = FastLoader(DATA["native"], 2)
+    resumed.load_state_dict(loader.state_dict())
+    assert next(iter(resumed)).tolist() == [4, 5]
+
+
 def test_stop_iteration_does_not_end_the_epoch(make: Any) -> None:
     loader = make(batch_transform=lambda batch: next(iter(())))
     batches = iter(loader)
