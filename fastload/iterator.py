@@ -71,7 +71,6 @@ class _NativeIterator:
         self._make = batch_maker(run.extents, run.transforms, run.pin, self._skips)
         handover = Handover(run.device, run.batch_transform)
         self._handover = None if handover.does_nothing else handover
-        self._missing: Any = ()
         self._timeout = float(run.timeout)
         # Until the first pull; these three change together.
         self._take: Take | None = None
@@ -103,6 +102,7 @@ class _NativeIterator:
             run.on_error,
             seed=seed,
             epoch=epoch,
+            with_number=True,
             with_indices=bool(images),
         )
         self._source = engine
@@ -206,21 +206,23 @@ class _NativeIterator:
             self._fail(error)
         if arrays is None:
             self._finish()
-        if self._skips:
-            self._missing = arrays[-1]
-            self._say_what_is_missing()
+        number = arrays.pop()  # the core's: another thread may have taken the one before
+        missing = arrays[-1] if self._skips else ()
+        self._say_what_is_missing(missing)
         if self._pull is not None and self._run.worker_rules:
             self._pull_one()  # torch pulls between receiving a batch and handing it out
-        items = self._odd.pop(self._progress.turns, None)
+        items = self._odd.pop(number, None)
         try:
-            return self._make(arrays, self._samples) if items is None else self._run.fetch(items)
+            if items is not None:
+                return self._run.fetch(items)
+            return self._make(arrays, lambda: self._samples(number, missing))
         finally:
             self._progress.turns += 1
 
-    def _samples(self) -> Int64Array:
-        """The dataset's indices of the batch whose turn it is."""
-        indices = self._stream.indices(self._progress.turns)
-        return indices[~np.isin(indices, self._missing)] if len(self._missing) else indices
+    def _samples(self, number: int, missing: Sequence[int]) -> Int64Array:
+        """The dataset's indices of a batch, without those that were left out."""
+        indices = self._stream.indices(number)
+        return indices[~np.isin(indices, missing)] if len(missing) else indices
 
     def _due(self) -> str:
         """The batch whose turn it is, for a message."""
@@ -232,8 +234,8 @@ class _NativeIterator:
         samples = ", ".join(map(str, indices[:_NAMED].tolist()))
         return f"batch {turn} (samples {samples}{', ...' if len(indices) > _NAMED else ''})"
 
-    def _say_what_is_missing(self) -> None:
-        if not len(self._missing):
+    def _say_what_is_missing(self, missing: Sequence[int]) -> None:
+        if not len(missing):
             return
         for complaint in self._run.table.bad_blocks:
             if complaint not in self._run.said:

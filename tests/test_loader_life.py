@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from oracle import numbers, values
-from torch.utils.data import Sampler
+from torch.utils.data import Sampler, TensorDataset
 
 import fastload
 from fastload import ArrayDataset, FastLoader
@@ -174,6 +175,38 @@ def test_threads_that_share_an_iterator_begin_it_once(workers: int) -> None:
         thread.join()
     assert sorted(seen) == [0, 1, 2, 3]
     assert len(drawn) <= 1
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_threads_that_share_an_iterator_share_indices_of_all_kinds(workers: int) -> None:
+    reached, go_on = threading.Event(), threading.Event()
+
+    class Slow:
+        """At first no integer, later one that takes its time."""
+
+        refuses = True
+
+        def __index__(self) -> int:
+            if self.refuses:
+                self.refuses = False
+                raise TypeError("not now")
+            reached.set()
+            go_on.wait()
+            return 5
+
+    sampler: Any = [[0], [Slow()], [1], [[2, 3]], [4]]
+    data = TensorDataset(torch.arange(6))
+    batches = iter(FastLoader(data, batch_sampler=sampler, num_workers=workers))
+    seen = [next(batches)[0].tolist()]
+    late: list[Any] = []
+    thread = threading.Thread(target=lambda: late.append(next(batches)[0].tolist()))
+    thread.start()
+    reached.wait()
+    seen += [batch.tolist() for (batch,) in batches]
+    go_on.set()
+    thread.join()
+    assert seen == [[0], [1], [[2, 3]], [4]]
+    assert late == [[5]]
 
 
 def test_copies_and_pickles() -> None:

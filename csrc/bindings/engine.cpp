@@ -70,10 +70,11 @@ class PyEngine {
  public:
   PyEngine(py::object table, py::object pool, const std::vector<FieldArgument>& fields,
            py::object order, int num_workers, std::int64_t depth, const std::string& on_error,
-           std::uint64_t seed, std::uint64_t epoch, bool with_indices)
+           std::uint64_t seed, std::uint64_t epoch, bool with_number, bool with_indices)
       : table_(std::move(table)),
         order_(std::move(order)),
         skips_(on_error == "skip"),
+        with_number_(with_number),
         with_indices_(with_indices) {
     check_not_exiting();
     if (!skips_ && on_error != "raise") {
@@ -181,6 +182,7 @@ class PyEngine {
       arrays.append(IndexArray(static_cast<py::ssize_t>(indices.size()), indices.data()));
     };
     if (skips_) append(task.missing);
+    if (with_number_) arrays.append(task.number);
     if (with_indices_) append(task.indices);
     return arrays;
   }
@@ -196,6 +198,7 @@ class PyEngine {
   py::object table_;  // owns the memory that is read
   py::object order_;
   bool skips_;         // damaged samples; an array of each batch says which
+  bool with_number_;   // which batch it is follows its arrays
   bool with_indices_;  // the last array of a batch holds those of its samples
   std::vector<FieldSpec> fields_;
   Engine* engine_ = nullptr;
@@ -207,10 +210,10 @@ void register_engine(py::module_& module) {
   using namespace py::literals;
   py::class_<PyEngine>(module, "Engine", "One iterator's run over its batches.")
       .def(py::init<py::object, py::object, const std::vector<FieldArgument>&, py::object, int,
-                    std::int64_t, const std::string&, std::uint64_t, std::uint64_t, bool>(),
+                    std::int64_t, const std::string&, std::uint64_t, std::uint64_t, bool, bool>(),
            "table"_a, "pool"_a, "fields"_a, "order"_a, "num_workers"_a, "depth"_a,
            "on_error"_a = "raise", py::kw_only(), "seed"_a = 0, "epoch"_a = 0,
-           "with_indices"_a = false)
+           "with_number"_a = false, "with_indices"_a = false)
       .def("next", &PyEngine::next, "timeout_s"_a = 0.0)
       .def("describe_due", &PyEngine::describe_due)
       .def("stop", &PyEngine::stop)
