@@ -193,7 +193,7 @@ def as_indices(items: Any) -> Indices:
         items = list(items)
     if len(items) == 0:
         return np.empty(0, np.int64)
-    one_by_one = not isinstance(items, np.ndarray) and any(map(_is_foreign, set(map(type, items))))
+    one_by_one = isinstance(items, (list, tuple)) and any(map(_is_foreign, set(map(type, items))))
     try:
         array = np.empty(0, object) if one_by_one else np.asarray(items)
     except (ValueError, TypeError, OverflowError):  # of unequal shapes, or what numpy cannot take
