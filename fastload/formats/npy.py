@@ -103,8 +103,10 @@ def _parse(path: str, text: str) -> tuple[np.dtype[Any], bool, tuple[int, ...]]:
 
 
 def _plain_dtype(path: str, descr: object) -> np.dtype[Any]:
+    dtype: np.dtype[Any] | None = None
     try:
-        dtype = np.dtype(descr) if isinstance(descr, str) else None
+        if isinstance(descr, str) and "," not in descr:  # numpy 1.24 takes "<f4," for one number
+            dtype = np.dtype(descr)
     except (TypeError, ValueError, SyntaxError) as error:
         raise FormatError(f"{path}: unknown dtype, descr {descr!r:.100}") from error
     try:
