@@ -35,6 +35,8 @@ def every_sample(path: Path, **options: Any) -> list[Any]:
 def bits(value: Any) -> bytes:
     """The bytes of an array or tensor of any dtype."""
     if isinstance(value, torch.Tensor):
+        if not value.numel():
+            return b""
         return value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
     return np.ascontiguousarray(value).tobytes()
 
