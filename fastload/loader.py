@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sampler, default_collate
 
 from fastload import dataset as datasets
-from fastload import distributed
+from fastload import ranks
 from fastload.arguments import (
     as_first_given,
     check_not_empty,
@@ -212,7 +212,7 @@ class FastLoader(DataLoader[T_co]):
     def _choose_workers(self, prefetch_factor: int | None, persistent_workers: bool) -> None:
         if prefetch_factor is not None and prefetch_factor < 0:
             raise ValueError("prefetch_factor option should be non-negative")
-        self.num_workers = self._chosen.workers = distributed.thread_count()
+        self.num_workers = self._chosen.workers = ranks.thread_count()
         self.prefetch_factor = prefetch_factor
         self.__dict__["persistent_workers"] = persistent_workers  # torch forbids to assign it
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from torch.utils.data import DistributedSampler
 
-from fastload import _core, distributed
+from fastload import _core, ranks
 
 ORDERS = ("full", "block")
 _MAX_SEED = 2**64
@@ -52,7 +52,7 @@ class KeyedSampler(DistributedSampler[int]):
         shuffle: Permuted, or in order.
         seed: In [0, 2**64).
         drop_last: Drop the last step where it is not full.
-        shard: See `fastload.distributed.find_place`.
+        shard: See `fastload.ranks.find_place`.
         order: "full", or "block": permuted blocks, then a permutation inside windows of a few
             blocks, for data that is slow to read at random.
         block_rows: Rows of a block, for "block".
@@ -100,17 +100,17 @@ class KeyedSampler(DistributedSampler[int]):
         self._begun: KeyedEpoch | None = None
         self._world_at_len: int | None = None
         self._said_environment = False
-        distributed.find_place(shard)  # raises for what is no shard
+        ranks.find_place(shard)  # raises for what is no shard
 
     @property
     def rank(self) -> int:  # type: ignore[override]
         """Rank of this process, as of now."""
-        return distributed.find_place(self.shard).rank
+        return ranks.find_place(self.shard).rank
 
     @property
     def num_replicas(self) -> int:  # type: ignore[override]
         """World size, as of now."""
-        return distributed.find_place(self.shard).world
+        return ranks.find_place(self.shard).world
 
     @property
     def num_samples(self) -> int:  # type: ignore[override]
@@ -131,7 +131,7 @@ class KeyedSampler(DistributedSampler[int]):
         sample once, so that sums over all ranks are exact. It is about the epoch that was begun
         last, before the first about that one.
         """
-        place = distributed.find_place(self.shard)
+        place = ranks.find_place(self.shard)
         begun = None if self._restored else self._begun
         first = self._first if begun is None else begun.first
         left = max(0, len(self.dataset) - first)  # type: ignore[arg-type]
@@ -214,8 +214,8 @@ class KeyedSampler(DistributedSampler[int]):
             window_blocks=self.window_blocks,
         )
 
-    def _place_now(self) -> distributed.Place:
-        place = distributed.find_place(self.shard)
+    def _place_now(self) -> ranks.Place:
+        place = ranks.find_place(self.shard)
         if place.origin == "environment" and place.world > 1 and not self._said_environment:
             self._said_environment = True
             # No warning: a script without torch.distributed is right to run like this.

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.utils.data import DistributedSampler
 
-from fastload import distributed
+from fastload import ranks
 from fastload.order import KeyedSampler
 from fastload.state import bottom
 
@@ -63,7 +63,7 @@ def _ray_would_replace(loader: Any) -> bool:
     # Ray's workers have their process group before the training function begins.
     if "ray.train.torch" not in sys.modules or isinstance(loader.sampler, DistributedSampler):
         return False
-    place = distributed.find_place()
+    place = ranks.find_place()
     return place.origin == "torch.distributed" and place.world > 1
 
 

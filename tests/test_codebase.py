@@ -34,7 +34,7 @@ CPP_LAYERS = {
 # What each part of the package may import from it, at any depth of the code. Reading order.
 GROUND = {"_core", "errors", "structure"}
 DATA = GROUND | {"formats", "pixels", "transforms", "dataset", "array_dataset", "tokens", "native"}
-ORDER = {"_core", "errors", "distributed", "order", "torch_order", "state", "streams"}
+ORDER = {"_core", "errors", "ranks", "order", "torch_order", "state", "streams"}
 RUN = DATA | ORDER | {"device", "handover", "tables", "decode", "batches", "arguments", "run"}
 LOADER = RUN | {"iterator", "tracking", "trainers", "loader"}
 PYTHON_LAYERS = {
@@ -47,10 +47,10 @@ PYTHON_LAYERS = {
     "array_dataset": GROUND | {"formats", "dataset"},
     "tokens": GROUND | {"formats", "dataset"},
     "native": DATA,
-    "distributed": {"errors"},
-    "order": {"_core", "errors", "distributed"},
+    "ranks": {"errors"},
+    "order": {"_core", "errors", "ranks"},
     "torch_order": {"errors"},
-    "state": {"errors", "distributed", "order", "torch_order"},
+    "state": {"errors", "ranks", "order", "torch_order"},
     "streams": ORDER | {"formats"},
     "device": set(),
     "handover": ORDER | {"device"},

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, TensorDataset
 
-from fastload import FastLoader, distributed
+from fastload import FastLoader, ranks
 
 DATA = TensorDataset(torch.arange(12))
 
@@ -27,9 +27,9 @@ def made(**options: Any) -> list[str]:
 
 @pytest.fixture
 def _in_a_ray_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    place = distributed.Place(1, 2, "torch.distributed")
+    place = ranks.Place(1, 2, "torch.distributed")
     monkeypatch.setitem(sys.modules, "ray.train.torch", types.ModuleType("ray.train.torch"))
-    monkeypatch.setattr(distributed, "find_place", lambda shard=None: place)
+    monkeypatch.setattr(ranks, "find_place", lambda shard=None: place)
 
 
 @pytest.mark.usefixtures("_in_a_ray_worker")
