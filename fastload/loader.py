@@ -23,6 +23,7 @@ from fastload.arguments import (
     with_keyed_sampler,
 )
 from fastload.formats import checks
+from fastload.groups import Groups
 from fastload.handover import BatchTransform, Handover
 from fastload.iterator import _NativeIterator
 from fastload.native import fingerprint, native_extents
@@ -294,6 +295,27 @@ class FastLoader(DataLoader[T_co]):
 
     def _handover(self) -> Handover:
         return Handover(self.device, self.batch_transform)
+
+    def groups(self, n: int, count: str | None = None) -> Groups[T_co]:
+        """An epoch in groups of `n` batches, each for one step of the optimizer; see `Group`.
+
+        How many samples a group has on all ranks is known before its first batch is loaded: from
+        the keyed order, or from the lengths of torch's samplers. A group is streamed, not kept. A
+        state that is taken inside one counts the batches that were handed out; when that is resumed
+        the first group holds the rest, and the gradients of the others are lost: save between two
+        groups. Samples that `on_error="skip"` leaves out are counted.
+
+        Args:
+            n: Batches of this rank in a group; the last one of an epoch may have fewer.
+            count: With `seed`, for native data: the field whose lengths, or integers, are counted
+                instead of samples, such as tokens. Reads it for the samples of all ranks.
+
+        Raises:
+            TypeError: `n` is not an integer.
+            ValueError: `n` is not positive; the sizes of batches, here or on other ranks, cannot be
+                known ahead; `count` cannot be counted.
+        """
+        return Groups(self, n, count)
 
     @property
     def is_native(self) -> bool:

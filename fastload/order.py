@@ -195,19 +195,29 @@ class KeyedSampler(DistributedSampler[int]):
     def begin(self) -> _core.EpochPlan:
         """Takes the next epoch and says which samples it has on this rank."""
         place = self._place_now()
-        self.epoch = self.next_epoch
-        first, self._first = self._first, 0
+        self._begun = begun = self._foreseen(place.world)
+        self.epoch, self._first = begun.epoch, 0
         self._epoch_is_new = self._restored = False
+        return self.plan(begun, place.rank, place.world)
+
+    def foreseen(self) -> KeyedEpoch:
+        """The epoch that the next iterator will take, if nothing changes until then."""
+        return self._foreseen(self.num_replicas)
+
+    def _foreseen(self, world: int) -> KeyedEpoch:
         rows = len(self.dataset)  # type: ignore[arg-type]
-        self._begun = KeyedEpoch(self.epoch, first, self.batch_size * place.world, rows)
+        return KeyedEpoch(self.next_epoch, self._first, self.batch_size * world, rows)
+
+    def plan(self, epoch: KeyedEpoch, rank: int, world: int) -> _core.EpochPlan:
+        """Which samples a rank has in an epoch of this sampler."""
         return _core.EpochPlan(
-            rows=rows,
-            batch=min(self.batch_size, rows + 1),  # the core's sizes have limits
-            rank=place.rank,
-            world=place.world,
+            rows=epoch.rows,
+            batch=min(self.batch_size, epoch.rows + 1),  # the core's sizes have limits
+            rank=rank,
+            world=world,
             seed=self.seed,
-            epoch=self.epoch,
-            first_position=first,
+            epoch=epoch.epoch,
+            first_position=epoch.first,
             tail="drop" if self.drop_last else "pad",
             order=self.order if self.shuffle else "sequential",
             block_rows=self.block_rows,

@@ -36,7 +36,7 @@ GROUND = {"_core", "errors", "structure"}
 DATA = GROUND | {"formats", "pixels", "transforms", "dataset", "array_dataset", "tokens", "native"}
 ORDER = {"_core", "errors", "ranks", "order", "torch_order", "state", "streams"}
 RUN = DATA | ORDER | {"device", "handover", "tables", "decode", "batches", "arguments", "run"}
-LOADER = RUN | {"iterator", "tracking", "trainers", "loader"}
+LOADER = RUN | {"iterator", "tracking", "trainers", "groups", "loader"}
 PYTHON_LAYERS = {
     "errors": set(),
     "structure": {"errors"},
@@ -62,7 +62,12 @@ PYTHON_LAYERS = {
     "run": RUN,
     "iterator": RUN,
     "trainers": ORDER,
+    "groups": DATA | ORDER,
     "loader": LOADER,
+    "train": {"groups", "checkpoint"},
+    "checkpoint": {"ranks"},
+    "processes": {"ranks"},
+    "loops": LOADER | {"train", "processes"},
     "integrations": LOADER,
     "pack": GROUND | {"formats", "dataset"},
     "verify": GROUND | {"formats"},
