@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from fastload.dataset import PackedDataset, open
     from fastload.errors import FormatError, StoppedError
     from fastload.loader import FastLoader
+    from fastload.loops import ddp_train, train_with_amp
     from fastload.order import KeyedSampler
     from fastload.pack.export import export
     from fastload.pack.grow import add_column, append
@@ -44,7 +45,9 @@ if TYPE_CHECKING:
         RandomHorizontalFlip,
         ToChannelsFirst,
     )
+    from fastload.processes import distributed
     from fastload.tokens import TokenDataset
+    from fastload.train import TrainStep
     from fastload.transforms import AsList, DecodeImage, Jagged, PadTo
 
 # Where each public name lives; imported when it is first asked for.
@@ -64,12 +67,16 @@ _HOMES = {
     "RandomHorizontalFlip": "fastload.pixels",
     "StoppedError": "fastload.errors",
     "ToChannelsFirst": "fastload.pixels",
+    "TrainStep": "fastload.train",
     "add_column": "fastload.pack.grow",
     "append": "fastload.pack.grow",
+    "ddp_train": "fastload.loops",
+    "distributed": "fastload.processes",
     "export": "fastload.pack.export",
     "merge": "fastload.pack.merge",
     "TokenDataset": "fastload.tokens",
     "open": "fastload.dataset",
+    "train_with_amp": "fastload.loops",
     "__version__": "fastload._core",
 }
 
@@ -90,13 +97,17 @@ __all__ = [
     "StoppedError",
     "ToChannelsFirst",
     "TokenDataset",
+    "TrainStep",
     "__version__",
     "add_column",
     "append",
+    "ddp_train",
+    "distributed",
     "export",
     "merge",
     "open",
     "pack",
+    "train_with_amp",
     "verify",
 ]
 

@@ -1,0 +1,101 @@
+"""The process group of a training script: made, and unmade whatever happens."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+import torch
+from torch import distributed as dist
+
+from fastload import ranks
+
+
+class Process(NamedTuple):
+    """One of the processes that train together.
+
+    Attributes:
+        rank: In [0, world).
+        world: How many there are.
+        local_rank: Which of those on this host.
+        device: What it computes on.
+    """
+
+    rank: int
+    world: int
+    local_rank: int
+    device: torch.device
+
+
+@contextlib.contextmanager
+def distributed(
+    rank: int | None = None,
+    world: int | None = None,
+    *,
+    init_method: str | None = None,
+    device: torch.device | str | None = None,
+    timeout: float = 600.0,
+) -> Iterator[Process]:
+    """The process group of a script, for as long as its `with` block: the same script everywhere.
+
+    Under torchrun, rank and world size come from its environment. Processes that were started by
+    `torch.multiprocessing.spawn` give them, and an `init_method` on which all agree. Alone, it is a
+    group of one, so that DDP works. A GPU is made the current one (`torch.cuda.set_device`). The
+    group is destroyed at the end, after an exception too. A group that exists already is used and
+    left as it is.
+
+    Args:
+        rank: Of this process; None: RANK of the environment, or else alone.
+        world: How many processes there are; with `rank`.
+        init_method: As of `torch.distributed.init_process_group`; None: MASTER_ADDR and
+            MASTER_PORT of the environment.
+        device: None: GPU number LOCAL_RANK if there is one, else the CPU. Backend NCCL on GPUs,
+            gloo on CPUs.
+        timeout: Seconds after which a rank that waits for the others raises.
+
+    Raises:
+        ValueError: the rank is not in [0, world); there are fewer GPUs than processes on this host.
+
+    Example:
+        >>> with distributed(device="cpu") as process:
+        ...     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
+        >>> process.rank, process.world
+        (0, 1)
+    """
+    place = ranks.find_place(None if rank is None else (rank, world))
+    target, local = _device(device, place.rank)
+    if target.type == "cuda":
+        torch.cuda.set_device(target)
+    process = Process(place.rank, place.world, local, target)
+    if dist.is_initialized():
+        yield process
+        return
+    options: dict[str, Any] = {"rank": place.rank, "world_size": place.world}
+    if place.origin == "alone":
+        options["store"] = dist.HashStore()  # type: ignore[attr-defined]
+    elif init_method is not None:
+        options["init_method"] = init_method
+    if target.type == "cuda":
+        options["device_id"] = target
+    backend = "nccl" if target.type == "cuda" else "gloo"
+    dist.init_process_group(backend, timeout=timedelta(seconds=timeout), **options)
+    try:
+        yield process
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def _device(wanted: torch.device | str | None, rank: int) -> tuple[torch.device, int]:
+    """The device of this process, and which of those on this host it is."""
+    device = torch.device(wanted or ("cuda" if torch.cuda.is_available() else "cpu"))
+    count = torch.cuda.device_count() if device.type == "cuda" else 0
+    local = int(os.environ.get("LOCAL_RANK", rank % count if count else rank))
+    if device.type != "cuda" or ":" in str(device):
+        return device, local
+    if local >= count:
+        raise ValueError(f"local rank {local} has no GPU: there are {count} on this host")
+    return torch.device("cuda", local), local
