@@ -1,0 +1,303 @@
+"""What `test_train_ranks.py` runs on each of two ranks, all in one start of the processes."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import os
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from steps import (
+    adam,
+    dataset,
+    distance,
+    joined,
+    make_model,
+    mean_of_counted,
+    mse,
+    plain_step,
+    sgd,
+    sum_and_count,
+)
+from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.lr_scheduler import LambdaLR
+
+import fastload
+from fastload import FastLoader, TrainStep
+from fastload.groups import Group
+
+ROWS, SIZE = 22, 4  # three global batches of 8, 8 and 6
+WRAPS: dict[str, dict[str, Any]] = {
+    "ddp": {},
+    "gradient_as_bucket_view": {"gradient_as_bucket_view": True},
+    "batched_grad_copy": {"batched_grad_copy": True},
+    "static_graph": {"static_graph": True},
+    "find_unused_parameters": {"find_unused_parameters": True},
+}
+
+
+def loader(rows: int = ROWS, **options: Any) -> FastLoader[Any]:
+    return FastLoader(dataset(rows), SIZE, shuffle=True, seed=1, num_workers=0, **options)
+
+
+def wrapped(model: nn.Module, name: str) -> nn.Module:
+    if name == "fsdp2":
+        for layer in model:  # type: ignore[union-attr]
+            if isinstance(layer, nn.Linear):
+                fully_shard(layer)
+        return fully_shard(model)
+    return DistributedDataParallel(model, **WRAPS[name])
+
+
+def whole(model: nn.Module) -> nn.Module:
+    """The same parameters in a model without wrappers."""
+    found = make_model()
+    with torch.no_grad():
+        for to, parameter in zip(found.parameters(), model.parameters(), strict=True):
+            to.copy_(parameter.full_tensor() if isinstance(parameter, DTensor) else parameter)
+    return found
+
+
+def global_batch(group: Group[Any]) -> dict[str, Tensor]:
+    """All samples that the ranks have in a group."""
+    mine = joined(group)
+    parts: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(parts, mine)
+    return joined(parts)
+
+
+# --- The checks --------------------------------------------------------------------------------
+
+
+def totals_are_sums_over_the_ranks(folder: Path) -> None:
+    for rows, options in ((22, {}), (23, {}), (23, {"drop_last": True}), (1, {})):
+        for count in (None, "n"):
+            for n in (1, 2, 5):
+                for group in loader(rows, **options).groups(n, count=count):
+                    unit = [len(b["n"]) if count is None else int(b["n"].sum()) for b in group]
+                    assert list(group.sizes) == unit
+                    held = torch.tensor(sum(unit))
+                    dist.all_reduce(held)
+                    assert group.total == held
+                    assert group.shares == 2
+
+
+def one_large_batch(name: str, accumulate: int) -> None:
+    model, alone = wrapped(make_model(), name), make_model()
+    step = TrainStep(model, sgd(model), mse, precision="fp32", max_norm=1.0)
+    optimizer = sgd(alone)
+    for _epoch in range(2):
+        for group, again in zip(
+            loader().groups(accumulate), loader().groups(accumulate), strict=True
+        ):
+            loss = step(group).loss
+            dist.all_reduce(loss)
+            expected = plain_step(alone, optimizer, global_batch(again), max_norm=1.0)
+            assert abs(loss.item() / 2 - expected) <= 1e-6 * max(1.0, expected)
+            assert distance(whole(model), alone) <= 1e-6
+
+
+def steps_are_those_of_one_process(folder: Path) -> None:
+    known = inspect.signature(DistributedDataParallel.__init__).parameters
+    for name, options in WRAPS.items():
+        if set(options) <= set(known):  # older torch has no batched_grad_copy
+            with warnings.catch_warnings(record=True) as said:
+                warnings.simplefilter("always")
+                for accumulate in (1, 2, 3, 4) if name in ("ddp", "static_graph") else (2,):
+                    one_large_batch(name, accumulate)
+            told = [str(w.message) for w in said if "communicated in each batch" in str(w.message)]
+            assert len(told) == (3 if name == "static_graph" else 0)  # once for each TrainStep
+
+
+def steps_of_fsdp2_are_those_of_one_process(folder: Path) -> None:
+    for accumulate in (1, 2, 3, 4):
+        one_large_batch("fsdp2", accumulate)
+
+
+def samples_may_count_unequally(folder: Path) -> None:
+    for name in ("ddp", "fsdp2"):
+        for loss_fn, count in ((mean_of_counted, "n"), (sum_and_count, None)):
+            model, alone = wrapped(make_model(), name), make_model()
+            step = TrainStep(model, sgd(model), loss_fn, precision="fp32")
+            optimizer = sgd(alone)
+            for group, again in zip(
+                loader().groups(2, count=count), loader().groups(2), strict=True
+            ):
+                loss = step(group).loss
+                dist.all_reduce(loss)
+                expected = plain_step(alone, optimizer, global_batch(again), mean_of_counted)
+                assert abs(loss.item() / 2 - expected) <= 1e-6 * max(1.0, expected)
+                assert distance(whole(model), alone) <= 1e-6
+
+
+def only_the_last_batch_communicates(folder: Path) -> None:
+    calls: list[int] = []
+
+    def counting(state: Any, bucket: Any) -> Any:
+        calls.append(0)
+        return allreduce_hook(state, bucket)
+
+    counting.__annotations__ = {}  # as text DDP does not know them
+    for name, each in (("ddp", 1), ("static_graph", None)):
+        calls.clear()
+        model = wrapped(make_model(), name)
+        model.register_comm_hook(None, counting)
+        step = TrainStep(model, sgd(model), mse, precision="fp32")
+        for group in loader(48).groups(3):
+            before = len(calls)
+            step(group)
+            assert len(calls) - before == (each or len(group))
+
+
+def infinity_on_one_rank_stops_all(folder: Path) -> None:
+    for name, fused in (("ddp", False), ("ddp", True), ("fsdp2", False)):
+        model = wrapped(make_model(), name)
+        optimizer = adam(model, fused=fused)
+        scheduler = LambdaLR(optimizer, lambda k: 1.0)
+
+        factor = torch.ones(())
+
+        def poisoned(model: nn.Module, batch: Any, factor: Tensor = factor) -> Tensor:
+            return mse(model, batch) * factor
+
+        step = TrainStep(
+            model, optimizer, poisoned, precision="fp16", scheduler=scheduler, init_scale=256.0
+        )
+        for number, group in enumerate(loader(80).groups(2)):
+            bad = number == 2
+            factor.fill_(float("inf") if bad and dist.get_rank() == 0 else 1.0)
+            before = whole(model)
+            result = step(group)
+            assert result.nonfinite.item() == bad
+            assert (distance(before, whole(model)) == 0) == bad
+        assert step.nonfinite == 1
+        assert scheduler.last_epoch == number
+        assert step.scaler is not None
+        assert step.scaler.get_scale() == 128
+
+
+def checkpoints_fit_any_wrapper(folder: Path) -> None:
+    """Saved by two ranks, loaded by them, and by one process in the parent's test."""
+    for name in ("ddp", "fsdp2"):
+        model = wrapped(make_model(), name)
+        data = loader()
+        step = TrainStep(model, adam(model), mse, precision="fp32")
+        losses = []
+        for group in data.groups(1):
+            losses.append(step(group).loss.item())
+            if len(losses) == 1:
+                step.save(folder / f"{name}.pt", data)
+        for other in ("ddp", "fsdp2"):
+            model, data = wrapped(make_model(), other), loader()
+            again = TrainStep(model, adam(model), mse, precision="fp32")
+            again.load(folder / f"{name}.pt", data)
+            rest = [again(group).loss.item() for group in data.groups(1)]
+            if other == name:
+                assert rest == losses[1:]
+            assert torch.allclose(torch.tensor(rest), torch.tensor(losses[1:]), rtol=1e-5)
+    kept = (folder / "ddp.pt").read_bytes()
+    try:
+        step.save(folder / "missing/last.pt", data)
+    except FileNotFoundError:
+        pass
+    else:
+        raise AssertionError("a rank went on")
+    assert (folder / "ddp.pt").read_bytes() == kept
+
+
+def a_group_that_exists_is_left_as_it_is(folder: Path) -> None:
+    with fastload.distributed(device="cpu") as process:
+        assert process[:2] == (dist.get_rank(), 2)
+    assert dist.is_initialized()
+
+
+def ddp_train_goes_on_from_its_checkpoint(folder: Path) -> None:
+    path = folder / "ddp_train.pt"
+
+    def train(epochs: int, checkpoint: str | None = None) -> list[float]:
+        return fastload.ddp_train(
+            make_model(),
+            lambda parameters: torch.optim.AdamW(parameters, lr=0.01),
+            dataset(50),
+            mse,
+            epochs=epochs,
+            batch_size=SIZE,
+            precision="fp32",
+            accumulate=2,
+            checkpoint=checkpoint,
+            save_every=2,
+        )
+
+    losses = train(3)
+    assert len(losses) == 9
+    assert losses[-1] < losses[0]
+    begun = train(1, str(path))  # saved after two of three steps
+    assert begun == losses[:3]
+    assert train(3, str(path)) == losses[2:]
+
+
+CHECKS: list[Callable[[Path], None]] = [
+    totals_are_sums_over_the_ranks,
+    steps_are_those_of_one_process,
+    steps_of_fsdp2_are_those_of_one_process,
+    samples_may_count_unequally,
+    only_the_last_batch_communicates,
+    infinity_on_one_rank_stops_all,
+    checkpoints_fit_any_wrapper,
+    a_group_that_exists_is_left_as_it_is,
+    ddp_train_goes_on_from_its_checkpoint,
+]
+
+
+def ends(world: int, rank: int, folder: Path) -> Iterator[str]:
+    """How groups end: after an error, and when a rank dies."""
+    try:
+        with fastload.distributed(rank, world, init_method=f"file://{folder}/second", device="cpu"):
+            raise KeyError("in the block")
+    except KeyError:
+        assert not dist.is_initialized()
+    began = time.monotonic()
+    try:
+        with fastload.distributed(
+            rank, world, init_method=f"file://{folder}/third", device="cpu", timeout=20
+        ):
+            if rank:
+                os._exit(9)
+            dist.all_reduce(torch.zeros(1))
+    except RuntimeError:
+        assert not dist.is_initialized()
+        assert time.monotonic() - began < 40
+        yield ""
+        return
+    yield "the survivor went on"
+
+
+def main(rank: int, world: int, folder: Path) -> None:
+    """Writes what each check raised, "" for nothing."""
+    torch.set_num_threads(1)
+    found = {}
+    with fastload.distributed(
+        rank, world, init_method=f"file://{folder}/first", device="cpu", timeout=60
+    ):
+        for check in CHECKS:
+            try:
+                check(folder)
+                found[check.__name__] = ""
+            except Exception:
+                found[check.__name__] = traceback.format_exc()
+                break  # the other rank may be somewhere else
+    torch.save(copy.copy(found), folder / f"rank{rank}.pt")
+    for ended in ends(world, rank, folder):
+        found["ends"] = ended
+        torch.save(found, folder / f"rank{rank}.pt")
