@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import distributed as dist
+from torch.distributed.rendezvous import rendezvous
 
 from fastload import ranks
 
@@ -73,20 +74,34 @@ def distributed(
     if dist.is_initialized():
         yield process
         return
-    options: dict[str, Any] = {"rank": place.rank, "world_size": place.world}
+    limit = timedelta(seconds=timeout)
+    options: dict[str, Any] = {"rank": place.rank, "world_size": place.world, "timeout": limit}
     if place.origin == "alone":
         options["store"] = dist.HashStore()  # type: ignore[attr-defined]
     elif init_method is not None:
         options["init_method"] = init_method
+    elif (attempt := _restarts()) > 0:
+        store = next(rendezvous("env://", place.rank, place.world, timeout=limit))[0]  # type: ignore[no-untyped-call]
+        options["store"] = dist.PrefixStore(f"restart {attempt}", store)  # type: ignore[attr-defined]
     if target.type == "cuda":
         options["device_id"] = target
     backend = "nccl" if target.type == "cuda" else "gloo"
-    dist.init_process_group(backend, timeout=timedelta(seconds=timeout), **options)
+    dist.init_process_group(backend, **options)
     try:
         yield process
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
+
+
+def _restarts() -> int:
+    """How often torchrun has started all processes anew, where they agree on that: on one host.
+
+    Its store then holds the addresses of the dead still, and who is quick connects to one of them.
+    On several hosts each counts for itself; there TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 helps.
+    """
+    alone = os.environ.get("GROUP_WORLD_SIZE") == "1"
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)) if alone else 0
 
 
 def _device(wanted: torch.device | str | None, rank: int) -> tuple[torch.device, int]:

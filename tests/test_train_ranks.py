@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -61,3 +64,22 @@ def test_one_process_goes_on_where_two_have_saved(
     assert step.steps == 1
     # Of 22 samples 8 are done.
     assert [group.total for group in data.groups(1)] == [4, 4, 4, 2]
+
+
+def test_after_kill_9_of_a_rank_the_losses_go_on_bit_for_bit(tmp_path: Path) -> None:
+    """torchrun starts all ranks anew, which go on from the last checkpoint."""
+    script = Path(rank_checks.__file__).with_name("torchrun_training.py")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command += ["--max-restarts=1", "--monitor-interval=0.1", str(script), str(tmp_path)]
+    command += ["--die-after", "11"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert done.returncode == 0, done.stderr
+    broken, whole = (
+        [json.loads(line) for line in (tmp_path / f"{name}.jsonl").read_text().splitlines()]
+        for name in ("broken", "whole")
+    )
+    assert [number for number, _loss in whole] == list(range(1, 13))
+    # The steps after the last checkpoint are made again.
+    assert [number for number, _loss in broken] == [*range(1, 12), *range(10, 13)]
+    assert dict(broken) == dict(whole)
+    assert broken[9:11] == broken[11:13] == whole[9:11]
