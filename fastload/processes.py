@@ -81,7 +81,7 @@ def distributed(
     elif init_method is not None:
         options["init_method"] = init_method
     elif (attempt := _restarts()) > 0:
-        store = next(rendezvous("env://", place.rank, place.world, timeout=limit))[0]  # type: ignore[no-untyped-call]
+        store = next(rendezvous("env://", place.rank, place.world, timeout=limit))[0]
         options["store"] = dist.PrefixStore(f"restart {attempt}", store)  # type: ignore[attr-defined]
     if target.type == "cuda":
         options["device_id"] = target

@@ -1,4 +1,4 @@
-"""A training under torchrun, of which the tests kill a rank: `FOLDER [--die-after STEPS] [--pause SECONDS]`.
+"""A training under torchrun, of which the tests kill a rank: `FOLDER` and the options below.
 
 It logs the bits of each step's loss, goes on from its last checkpoint when torchrun starts it anew,
 and in the end trains once more without a break.
