@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import distributed as dist
 from torch import nn
-from torch.distributed.tensor import DTensor, distribute_tensor
 
 from fastload.ranks import find_place
 
@@ -82,7 +81,7 @@ def _whole(state: dict[str, Any]) -> dict[str, Any]:
     """The state of an optimizer without DTensors; get_optimizer_state_dict may make a step."""
 
     def whole(value: Any) -> Any:
-        value = value.full_tensor() if isinstance(value, DTensor) else value
+        value = value.full_tensor() if hasattr(value, "full_tensor") else value
         return value.cpu() if isinstance(value, torch.Tensor) else value
 
     entries = {number: {k: whole(v) for k, v in e.items()} for number, e in state["state"].items()}
@@ -91,10 +90,16 @@ def _whole(state: dict[str, Any]) -> dict[str, Any]:
 
 def _in_parts(state: dict[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """The same with DTensors where the parameters are some."""
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    parameters: list[Any] = [p for group in optimizer.param_groups for p in group["params"]]
+    if not any(hasattr(parameter, "device_mesh") for parameter in parameters):
+        return state
+    try:
+        from torch.distributed.tensor import distribute_tensor
+    except ImportError:  # torch 2.4
+        from torch.distributed._tensor import distribute_tensor  # type: ignore[attr-defined]
 
     def part(value: Any, parameter: Any) -> Any:
-        if not isinstance(parameter, DTensor) or getattr(value, "shape", ()) != parameter.shape:
+        if getattr(value, "shape", None) != parameter.shape or not hasattr(parameter, "placements"):
             return value
         value = value.to(parameter.device)
         return distribute_tensor(value, parameter.device_mesh, parameter.placements)

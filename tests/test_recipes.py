@@ -7,10 +7,14 @@ from pathlib import Path
 
 import pytest
 import recipes
+import torch.distributed.fsdp
 
 ROOT = Path(__file__).parents[1]
 
 
+@pytest.mark.skipif(
+    not hasattr(torch.distributed.fsdp, "fully_shard"), reason="FSDP2 came with torch 2.6"
+)
 @pytest.mark.filterwarnings("ignore")  # those of torch's sharding, which differ by version
 def test_blocks_run_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

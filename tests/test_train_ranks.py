@@ -52,7 +52,7 @@ def test_a_group_ends_after_an_error_and_when_a_rank_dies(found: list[dict[str, 
     assert found[0]["ends"] == ""
 
 
-@pytest.mark.parametrize("name", ["ddp", "fsdp2"])
+@pytest.mark.parametrize("name", rank_checks.WRAPPERS)
 def test_one_process_goes_on_where_two_have_saved(
     name: str, folder: Path, found: list[dict[str, str]]
 ) -> None:
