@@ -64,14 +64,11 @@ def ddp_train(
     checkpoint: str | None = None,
     save_every: int = 1000,
 ) -> list[float]:
-    """Trains on all ranks of torchrun, or in one process; gives the loss of each step.
-
-    With a `checkpoint` that exists it goes on from there, with any number of ranks.
+    """Trains under torchrun or alone, on from `checkpoint` if that exists; gives all losses.
 
     Example:
-        >>> data = ArrayDataset({"x": np.ones((8, 2), "float32")})
-        >>> losses = ddp_train(torch.nn.Linear(2, 1), lambda p: torch.optim.SGD(p, lr=0.1), data,
-        ...     lambda model, batch: model(batch["x"]).square().mean(), epochs=3, batch_size=4)
+        >>> losses = ddp_train(torch.nn.Linear(2, 1), lambda p: torch.optim.SGD(p, lr=0.1),
+        ...     torch.ones(8, 2), lambda model, x: model(x).square().mean(), epochs=3, batch_size=4)
         >>> len(losses), losses[-1] < losses[0]
         (6, True)
     """
@@ -90,6 +87,6 @@ def ddp_train(
                 losses.append(step(group).loss)
                 if checkpoint is not None and step.steps % save_every == 0:
                     step.save(checkpoint, loader)
-        found = torch.stack(losses) if losses else torch.zeros(0)
+        found = torch.stack(losses) if losses else torch.zeros(0, device=process.device)
         torch.distributed.all_reduce(found)  # until here nobody has waited for the device
         return (found / process.world).tolist()

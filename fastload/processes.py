@@ -76,7 +76,7 @@ def distributed(
         return
     limit = timedelta(seconds=timeout)
     options: dict[str, Any] = {"rank": place.rank, "world_size": place.world, "timeout": limit}
-    if place.origin == "alone":
+    if place.world == 1 and init_method is None:
         options["store"] = dist.HashStore()  # type: ignore[attr-defined]
     elif init_method is not None:
         options["init_method"] = init_method

@@ -30,6 +30,7 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import LambdaLR
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import fastload
 from fastload import FastLoader, TrainStep
@@ -80,6 +81,18 @@ def global_batch(group: Group[Any]) -> dict[str, Tensor]:
     parts: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(parts, mine)
     return joined(parts)
+
+
+class Reductions(TorchDispatchMode):
+    """Counts how often gradients that are sharded are added up over the ranks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += "reduce_scatter" in str(func)
+        return func(*args, **(kwargs or {}))
 
 
 # --- The checks --------------------------------------------------------------------------------
@@ -154,6 +167,13 @@ def only_the_last_batch_communicates(folder: Path) -> None:
         return allreduce_hook(state, bucket)
 
     counting.__annotations__ = {}  # as text DDP does not know them
+    if fully_shard:
+        model = wrapped(make_model(), "fsdp2")
+        step = TrainStep(model, sgd(model), mse, precision="fp32")
+        for group in loader(48).groups(3):
+            with Reductions() as reductions:
+                step(group)
+            assert reductions.count == 2  # one for each of the two layers
     for name, each in (("ddp", 1), ("static_graph", None)):
         calls.clear()
         model = wrapped(make_model(), name)
