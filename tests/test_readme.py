@@ -23,6 +23,7 @@ def test_python_blocks_run_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     namespace: dict[str, object] = {"__name__": "readme"}
     for number, block in enumerate(found, start=1):
         exec(compile(block, f"README.md, Python block {number}", "exec"), namespace)
+    namespace.clear()  # functions hold it: the collector would end open files in any order
 
 
 def test_test_command_is_the_one_ci_calls() -> None:
