@@ -58,3 +58,26 @@ def noise(height: int, width: int, seed: int = 0) -> Image.Image:
 def put(path: Path, content: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
+
+
+def samples_of(path: Path) -> list[Any]:
+    """All samples of a packed folder, in Python's own types."""
+    dataset = fastload.open(path)
+    return [plain(dataset[row]) for row in range(len(dataset))]
+
+
+def plain(value: Any) -> Any:
+    """Arrays and numbers of numpy as lists and numbers of Python, in the same containers."""
+    if isinstance(value, dict):
+        return {key: plain(member) for key, member in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(plain, value))
+    return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value
+
+
+def damaged(source: Path, out: Path, *parts: str, **options: Any) -> None:
+    """Checks that a pack ends in one FormatError, whose message has all the parts."""
+    text = refused(source, out, overwrite=True, **options)
+    assert text.startswith("FormatError"), text
+    for part in parts:
+        assert part in text, text

@@ -95,7 +95,7 @@ def test_arguments_are_checked(tmp_path: Path) -> None:
         {"workers": 0},
         {"shard_size": 0},
         {"workers": True},
-        {"kind": "tar"},
+        {"kind": "paper"},
         {"resize": 8},
         {"shape": (2,)},
     ):
@@ -241,7 +241,7 @@ def test_what_is_no_input(tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert "No such file" in refused(tmp_path / "nothing", out)
     (tmp_path / "x.txt").write_text("text")
-    assert "neither .npy nor .npz" in refused(tmp_path / "x.txt", out)
+    assert "neither its name nor its first bytes" in refused(tmp_path / "x.txt", out)
     (tmp_path / "empty").mkdir()
     assert "no class folders" in refused(tmp_path / "empty", out)
     fastload.pack(np.arange(3), tmp_path / "packed")

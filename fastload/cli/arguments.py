@@ -4,37 +4,78 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fastload.pack.sources.kind import Option
 
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
 def add_source(parser: argparse.ArgumentParser, *, name: str = "source") -> None:
     """An input, and how it is read."""
-    add = parser.add_argument
-    add(
+    parser.add_argument(
         name,
         metavar="SRC",
-        help="a folder of class folders of images, a .npy file or a folder of them, an .npz file, "
-        "a raw file, or a map-style dataset as module:object",
+        help="a file, a folder, or a map-style dataset as module:object; docs/pack.md lists all",
     )
     add_reading(parser)
 
 
 def add_reading(parser: argparse.ArgumentParser) -> None:
-    """How an input is read."""
-    add = parser.add_argument
-    add("--kind", help="imagefolder, npy, npz, raw or dataset (default: found out)")
-    add(
-        "--resize",
-        type=_image_size,
-        metavar="HxW",
-        help="height and width for all images, one number for both; the aspect ratio is not kept",
+    """How an input is read. `--from KIND --help` shows the options of that kind alone."""
+    from fastload.pack.sources import KINDS, OPTIONS
+
+    declared = {
+        option.name: _add_option(
+            parser, option, [kind.name for kind in KINDS if option in kind.options]
+        )
+        for option in OPTIONS.values()
+    }
+    parser.add_argument(
+        "--from",
+        "--kind",
+        dest="kind",
+        action=_KindAction,
+        declared=declared,
+        metavar="KIND",
+        help=f"what SRC is (default: found out): {', '.join(kind.name for kind in KINDS)}; "
+        "--from KIND --help tells more",
     )
-    add("--encoded", action="store_true", help="keep images as the bytes of their files")
-    add("--allow-empty", action="store_true", help="keep classes without images")
-    add("--strict", action="store_true", help="stop at the first bad image")
-    add("--dtype", help="of a raw file, such as uint16; '>i4' is big-endian")
-    add("--shape", type=shape, metavar="N,...", help="of a sample in a raw file: 3,32,32")
+    parser.add_argument("--strict", action="store_true", help="stop at the first bad record")
+
+
+class _KindAction(argparse.Action):
+    """Notes the kind, and shows its options alone in the help."""
+
+    def __init__(self, *args: Any, declared: dict[str, argparse.Action], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._declared = declared
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, value: Any, *_: Any
+    ) -> None:
+        from fastload.pack.sources import KINDS
+
+        setattr(namespace, self.dest, value)
+        for kind in KINDS:
+            if kind.name == value:
+                needs = f"; needs fastload[{kind.extra}]" if kind.extra else ""
+                self.help = f"{value}: {kind.reads}{needs}"
+                own = {option.name: option for option in kind.options}
+                for name, action in self._declared.items():
+                    action.help = own[name].help if name in own else argparse.SUPPRESS
+
+
+def _add_option(
+    parser: argparse.ArgumentParser, option: Option, kinds: list[str]
+) -> argparse.Action:
+    flag, text = f"--{option.name.replace('_', '-')}", f"{option.help} ({', '.join(kinds)})"
+    if option.value == "flag":
+        return parser.add_argument(flag, action="store_true", help=text)
+    parse, metavar = _VALUES[option.value]
+    return parser.add_argument(flag, type=parse, metavar=metavar, help=text)
 
 
 def add_selection(parser: argparse.ArgumentParser) -> None:
@@ -109,3 +150,14 @@ def _pairs(text: str) -> dict[str, str]:
     if len({name for name, _, _ in pairs}) < len(pairs):
         raise argparse.ArgumentTypeError(f"a name appears twice in {text!r}")
     return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+_VALUES: dict[str, tuple[Callable[[str], Any], str]] = {
+    "text": (str, "TEXT"),
+    "count": (int, "N"),
+    "shape": (shape, "N,..."),
+    "size": (_image_size, "HxW"),
+    "names": (_names, "A,B"),
+    "pairs": (_pairs, "X=Y,..."),
+}
+"""For each value of an `Option` what reads it, and what stands for it in the help."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fastload.formats.extents import DTYPES, Field
-from fastload.pack.sources.base import Array
+
+if TYPE_CHECKING:  # some kinds of input cast while they read
+    from fastload.pack.sources.base import Array
 
 _SHORT = {
     "bf16": "bfloat16",

@@ -14,10 +14,11 @@ from fastload.formats.extents import Field
 from fastload.formats.manifest import Manifest, Skipped
 from fastload.formats.packed import MANIFEST, read_manifest
 from fastload.pack.folder import SHARD_FILE, OutputFolder, files_of
-from fastload.pack.opening import check_counts, open_input
+from fastload.pack.opening import open_input
 from fastload.pack.plan import SHARD_BYTES, Plan, digest, parse_splits, split_rows, stamp_of
 from fastload.pack.shards import Group, Progress, write_shards
 from fastload.pack.sources.base import Source
+from fastload.pack.sources.checks import check_counts
 
 WRITER = f"fastload {_core.__version__}"
 COMPLETE = "it was complete already"
@@ -75,6 +76,7 @@ def pack(
     shard_size: int = SHARD_BYTES,
     workers: int | None = None,
     progress: Callable[[Progress], None] | None = None,
+    **options: Any,
 ) -> PackReport:
     """Packs a dataset into a folder of shards that `FastLoader` reads at full speed.
 
@@ -99,7 +101,7 @@ def pack(
               Lists of texts, bytes or arrays of unequal length, object arrays and nested tensors
               are samples of varying length.
         out: The folder to write.
-        kind: "imagefolder", "npy", "npz", "raw" or "dataset"; None finds out.
+        kind: The name of a kind of `docs/pack.md`, such as "imagefolder"; None finds out.
         dtype: Of a raw file, such as "uint16"; ">i4" is big-endian.
         shape: Of one sample of a raw file.
         resize: (height, width) of the images; one number is both. Bilinear, as torchvision does
@@ -107,7 +109,7 @@ def pack(
         encoded: Keep the images as the bytes of their files, of any size, to be decoded when they
             are loaded.
         allow_empty: Keep classes without images.
-        strict: Stop at the first bad image, instead of leaving it out.
+        strict: Stop at the first bad image or record, instead of leaving it out.
         fields: Names of the fields to keep, or of containers for all in them; the others leave
             the samples.
         cast: New dtypes by the names of fields, such as {"x": "bf16"}. Floats are rounded to the
@@ -127,9 +129,11 @@ def pack(
             that are merely copied one per 4 GiB. A dataset that another process cannot make, and an
             `.npz` file, are read in this process.
         progress: Called now and then.
+        **options: More of the kind, as docs/pack.md lists them.
 
     Raises:
-        FormatError: an input is not what it says; with `strict` also a bad image.
+        FormatError: an input is not what it says; with `strict` also a bad image or record.
+        ImportError: the package that reads the kind is not installed.
         FileExistsError: `out` is in the way; nothing was changed.
         OSError: a file cannot be read or written; `out` is incomplete and can be resumed.
         ValueError: with `resume`, input or options are not those of the incomplete pack.
@@ -157,6 +161,7 @@ def pack(
         cast=cast,
         shuffle=shuffle,
         limit=limit,
+        **options,
     )
     with closing(folder), closing(chosen):
         if overwrite:

@@ -17,11 +17,12 @@ from fastload.formats.packed import read_manifest
 from fastload.formats.shard import check_fields
 from fastload.pack.convert import COMPLETE, WRITER, PackReport, report_on
 from fastload.pack.folder import OutputFolder
-from fastload.pack.opening import check_counts, open_input
+from fastload.pack.opening import open_input
 from fastload.pack.plan import SHARD_BYTES, Plan, differences, digest, stamp_of
 from fastload.pack.select import Renamed, Selection
 from fastload.pack.shards import Group, Outcome, Progress, write_shards
 from fastload.pack.sources.base import Source
+from fastload.pack.sources.checks import check_counts
 from fastload.structure import Structure, is_leaf, renumber, to_json, with_member
 
 _LONGEST_NAME = 100  # of a column group

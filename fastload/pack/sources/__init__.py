@@ -1,4 +1,4 @@
-"""One module per kind of input."""
+"""One module per kind of input: its `KIND` says how it is known, opened and read."""
 
 from __future__ import annotations
 
@@ -11,77 +11,79 @@ import numpy as np
 from fastload.errors import FormatError
 from fastload.formats import is_packed
 from fastload.formats.arrays import is_tensor
-from fastload.formats.files import absolute, list_files, suffix
-from fastload.formats.npy import MAGIC
+from fastload.formats.files import absolute
+from fastload.pack.sources import imagefolder, mapstyle, npy, npz, raw
 from fastload.pack.sources.arrays import open_arrays
-from fastload.pack.sources.base import Options, Source
-from fastload.pack.sources.imagefolder import open_images
-from fastload.pack.sources.mapstyle import Held, Named, open_samples
-from fastload.pack.sources.npy import open_npy, open_npz
-from fastload.pack.sources.raw import open_raw
+from fastload.pack.sources.base import Source
+from fastload.pack.sources.kind import Candidate, Kind, Option
+from fastload.pack.sources.mapstyle import Held, open_samples
 
-KINDS = ("imagefolder", "npy", "npz", "raw", "dataset")
-"""What a path or name can be."""
+KINDS: tuple[Kind, ...] = (
+    npy.KIND,
+    npz.KIND,
+    imagefolder.KIND,  # any folder
+    raw.KIND,  # any file of which dtype or shape are given
+    mapstyle.KIND,
+)
+"""Kinds of paths and names, in the order in which they are tried."""
+
+OPTIONS: dict[str, Option] = {option.name: option for kind in KINDS for option in kind.options}
+"""All options of kinds; those of several kinds mean the same for each."""
 
 _DATASET_NAME = re.compile(r"[^\W\d][\w.]*:[^\W\d][\w.]*")
 
 
-def open_source(source: Any, kind: str | None, options: Options) -> Source:
+def open_source(source: Any, kind: str | None, options: dict[str, Any]) -> Source:
     """Opens an input.
 
     Args:
         source: A path; the name of a map-style dataset, `module:object`; such a dataset; or an
             array or CPU tensor, or a dict or tuple of them.
-        kind: One of `KINDS`, or None to find out.
-        options: For kinds that need them.
+        kind: The name of one of `KINDS`, or None to find out.
+        options: `strict` and those of kinds; None and False are as if not given.
 
     Raises:
         FormatError: the kind cannot be found out, or the input is damaged.
         ValueError: an option is missing, or was given for a kind that has no use for it.
+        TypeError: there is no such option.
+        ImportError: a package that reads this kind is not installed.
         OSError: a file cannot be read.
     """
-    if kind is not None and kind not in KINDS:
-        raise ValueError(f"kind must be one of {', '.join(KINDS)}, not {kind!r}")
+    for name in options:
+        if name not in OPTIONS and name != "strict":
+            raise TypeError(f"there is no option {name!r}")
+    names = [known.name for known in KINDS]
+    if kind is not None and kind not in names:
+        raise ValueError(f"kind must be one of {', '.join(names)}, not {kind!r}")
+    given = {name: value for name, value in options.items() if value not in (None, False)}
     if not isinstance(source, (str, bytes, os.PathLike)):
-        _check_options("an object in memory", options, ())
+        _check_options("an object in memory", given, ())
         if isinstance(source, (np.ndarray, dict, tuple)) or is_tensor(source):
             return open_arrays(source)
         return open_samples(Held(source))
-    kind = kind or _kind(source, options)
-    if kind == "imagefolder":
-        _check_options(kind, options, ("resize", "encoded", "allow_empty", "strict"))
-        return open_images(source, options)
-    if kind == "raw":
-        _check_options(kind, options, ("dtype", "shape", "strict"))
-        return open_raw(source, options)
-    _check_options(kind, options, ("strict",))
-    if kind == "dataset":
-        return open_samples(Named(os.fsdecode(source)))
-    return open_npy(source) if kind == "npy" else open_npz(source)
+    chosen = _kind(source, given) if kind is None else KINDS[names.index(kind)]
+    _check_options(chosen.name, given, chosen.options)
+    path = os.fsdecode(source) if chosen is mapstyle.KIND else absolute(source)
+    return chosen.open(path, **given)
 
 
-def _check_options(kind: str, options: Options, used: tuple[str, ...]) -> None:
-    for name in ("dtype", "shape", "resize", "encoded", "allow_empty"):
-        if getattr(options, name) not in (None, False) and name not in used:
+def _check_options(kind: str, given: dict[str, Any], used: tuple[Option, ...]) -> None:
+    for name in given:
+        if name != "strict" and name not in [option.name for option in used]:
             raise ValueError(f"{name} has no meaning for {kind}")
 
 
-def _kind(path: Any, options: Options) -> str:
+def _kind(path: Any, given: dict[str, Any]) -> Kind:
     if not os.path.exists(path) and _DATASET_NAME.fullmatch(os.fsdecode(path)):
-        return "dataset"
+        return mapstyle.KIND
     full = absolute(path)
-    if os.path.isdir(full):
-        if is_packed(full):
-            raise FormatError(f"{full}: is packed already")
-        return "npy" if any(suffix(file) == ".npy" for file in list_files(full)) else "imagefolder"
-    with open(full, "rb") as file:
-        start = file.read(len(MAGIC))
-    if start == MAGIC or suffix(full) == ".npy":
-        return "npy"
-    if start.startswith(b"PK") or suffix(full) == ".npz":
-        return "npz"
-    if options.dtype is None and options.shape is None:
-        raise FormatError(
-            f"{full}: neither .npy nor .npz; a raw file needs --dtype and --shape (dtype=, shape=)"
-        )
-    return "raw"
+    if os.path.isdir(full) and is_packed(full):
+        raise FormatError(f"{full}: is packed already")
+    candidate = Candidate(full, given)
+    for kind in KINDS:
+        if kind.detects(candidate):
+            return kind
+    raise FormatError(
+        f"{full}: neither its name nor its first bytes tell what it is: --from KIND (kind=) says "
+        "it; a raw file needs --dtype and --shape (dtype=, shape=)"
+    )

@@ -143,7 +143,7 @@ class Source(abc.ABC):
     """An input.
 
     Attributes:
-        kind: "imagefolder", "npy", "npz", "raw", "arrays" or "samples".
+        kind: The name of a `Kind`, or "arrays" or "samples".
         fields: Of a sample.
         structure: The containers of a sample around the numbers of its fields.
         rows: Samples to read; some may be skipped later.
@@ -246,18 +246,6 @@ class Collector:
     def finish(self) -> AnyColumn:
         """All samples."""
         return Ragged.concatenate(self._ragged) if self._ragged else self._array[: self._row]
-
-
-@dataclass(frozen=True)
-class Options:
-    """How to read an input; None where the input says it itself."""
-
-    dtype: Any = None
-    shape: Any = None
-    resize: tuple[int, int] | None = None
-    allow_empty: bool = False
-    strict: bool = False
-    encoded: bool = False
 
 
 def probed(rows: int) -> list[int]:

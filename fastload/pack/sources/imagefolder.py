@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import os
-import re
 import stat
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -22,24 +19,31 @@ from fastload.formats.manifest import Skipped
 from fastload.pack.sources.base import (
     Advance,
     Array,
-    Options,
     Part,
     RaggedBuilder,
     Rows,
     Source,
     probed,
 )
+from fastload.pack.sources.images import (
+    ENCODED,
+    RESIZE,
+    SUFFIXES,
+    BadRecordError,
+    check_encoded,
+    decode,
+    image_size,
+    open_image,
+    pillow,
+    unequal,
+)
+from fastload.pack.sources.kind import Kind, Option
 
-_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 _LITTER = ("thumbs.db", "ehthumbs.db", "desktop.ini")
 _SIZES_LOOKED_AT = 1000
 
 Item = tuple[str, int]
 """The path of an image below the root, and the number of its class."""
-
-
-class _BadImageError(Exception):
-    """What is wrong with the content of a file."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,7 @@ class ImagesPart(Part):
                         encoded.append(_checked(self.root, path))
                     else:
                         pixels[row] = self._decode(path)
-                except _BadImageError as error:
+                except BadRecordError as error:
                     if self.strict:
                         raise FormatError(f"{self.root}/{path}: {error}") from error
                     skipped.append(Skipped(path, str(error)))
@@ -96,16 +100,11 @@ class ImagesPart(Part):
 
     def _decode(self, path: str) -> Array:
         height, width, _ = self.image.shape
-        image = _open(self.root, path)
-        try:
-            image = image.convert("RGB")
-            if not self.first:
-                image = image.resize((width, height), _pillow().Resampling.BILINEAR)
-        except Exception as error:  # decoders raise nearly everything
-            raise _BadImageError(_reason(error)) from error
-        if (image.height, image.width) != (height, width):
-            raise _unequal(self.root, (self.first, height, width), (path, *image.size[::-1]))
-        return np.asarray(image)
+        pixels = decode(_content(self.root, path), None if self.first else (height, width))
+        if pixels.shape != self.image.shape:
+            first = f"{self.root}/{self.first}", height, width
+            raise unequal(first, (f"{self.root}/{path}", pixels.shape[0], pixels.shape[1]))
+        return pixels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,39 +143,45 @@ class ImagesSource(Source):
         return {} if self.first else {"resize": list(self.fields[0].shape[:2])}
 
 
-def open_images(folder: AnyPath, options: Options) -> ImagesSource:
+def open_images(
+    folder: AnyPath,
+    *,
+    resize: int | tuple[int, int] | None = None,
+    encoded: bool = False,
+    allow_empty: bool = False,
+    strict: bool = False,
+) -> ImagesSource:
     """The images below the class folders of `folder`, in torchvision's order.
 
     A sample is the tuple (image, label): uint8 (height, width, 3), or the bytes of the file with
-    `options.encoded`, and int64.
+    `encoded`, and int64.
 
     Raises:
         ValueError: images are to be resized and to be kept encoded.
         FileNotFoundError: there are no class folders, or one has no image.
-        FormatError: no image can be read, or two differ in size and `options.resize` is not given.
+        FormatError: no image can be read, or two differ in size and `resize` is not given.
         ImportError: Pillow is not installed.
     """
-    _pillow()
+    pillow()
     root = absolute(folder)
     classes, items, notices = _scan(root)
     used = {label for _, label in items}
     empty = [name for label, name in enumerate(classes) if label not in used]
-    if not items or (empty and not options.allow_empty):
+    if not items or (empty and not allow_empty):
         where = f"class folder {os.path.join(root, empty[0])!r}" if empty else repr(root)
         what = "has no images" if empty else "has no class folders with images"
         raise FileNotFoundError(
-            f"{where} {what} (files that end in {', '.join(_SUFFIXES)}); --allow-empty "
+            f"{where} {what} (files that end in {', '.join(SUFFIXES)}); --allow-empty "
             "(allow_empty=True) keeps such classes"
         )
-    if options.encoded and options.resize:
-        raise ValueError("encoded images are kept as they are and cannot be resized")
-    first, size = "", options.resize or (0, 0)
-    if not options.encoded and options.resize is None:
+    check_encoded(encoded, resize)
+    first, size = "", image_size(resize) or (0, 0)
+    if not encoded and resize is None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             first, size = _common_size(root, items)
     image = Field("image", "uint8", (*size, 3))
-    if options.encoded:
+    if encoded:
         image = Field("image", "uint8", (), True, "image")
     return ImagesSource(
         kind="imagefolder",
@@ -185,11 +190,11 @@ def open_images(folder: AnyPath, options: Options) -> ImagesSource:
         rows=len(items),
         classes={"label": tuple(classes)},
         notices=tuple(notices),
-        ragged_bytes=_mean_bytes(root, items) if options.encoded else 0,
+        ragged_bytes=_mean_bytes(root, items) if encoded else 0,
         root=root,
         items=tuple(items),
         first=first,
-        strict=options.strict,
+        strict=strict,
     )
 
 
@@ -202,7 +207,7 @@ def _scan(root: str) -> tuple[list[str], list[Item], list[str]]:
     items = []
     for label, name in enumerate(classes):
         for path in _walk(root, name):
-            if path.lower().endswith(_SUFFIXES) and not _is_litter(path):
+            if path.lower().endswith(SUFFIXES) and not _is_litter(path):
                 items.append((path, label))
             else:
                 others.append(path)
@@ -255,20 +260,15 @@ def _common_size(root: str, items: list[Item]) -> tuple[str, tuple[int, int]]:
             continue
         try:
             width, height = _open(root, path).size
-        except _BadImageError:
+        except BadRecordError:
             continue
         first = first or (path, height, width)
         if first[1:] != (height, width):
-            raise _unequal(root, first, (path, height, width))
+            places = (f"{root}/{first[0]}", *first[1:]), (f"{root}/{path}", height, width)
+            raise unequal(*places)
     if first is None:
         raise FormatError(f"{root}: none of {len(items)} images can be read, such as {items[0][0]}")
     return first[0], first[1:]
-
-
-def _unequal(root: str, a: tuple[str, int, int], b: tuple[str, int, int]) -> FormatError:
-    sizes = " and ".join(f"{root}/{path} is {height}x{width}" for path, height, width in (a, b))
-    advice = "give --resize HxW (resize=(H, W)) to make them equal"
-    return FormatError(f"images differ in size: {sizes} (height x width); {advice}")
 
 
 def _mean_bytes(root: str, items: list[Item]) -> int:
@@ -278,47 +278,30 @@ def _mean_bytes(root: str, items: list[Item]) -> int:
 
 def _open(root: str, path: str) -> Any:
     """The image with its header read, whatever its suffix says."""
-    return _image(_content(root, path))
+    return open_image(_content(root, path))
 
 
 def _checked(root: str, path: str) -> bytes:
     """The bytes of a file that begins like an image."""
     content = _content(root, path)
-    _image(content)
+    open_image(content)
     return content
 
 
 def _content(root: str, path: str) -> bytes:
     full = os.path.join(root, path)
     if not stat.S_ISREG(os.stat(full).st_mode):  # reading a pipe would wait for ever
-        raise _BadImageError("not a file")
+        raise BadRecordError("not a file")
     with open(full, "rb") as file:
         return file.read()
 
 
-def _image(content: bytes) -> Any:
-    if not content:
-        raise _BadImageError("empty file")
-    pillow = _pillow()
-    try:
-        return pillow.open(io.BytesIO(content))
-    except pillow.UnidentifiedImageError as error:
-        raise _BadImageError("not an image of a known kind") from error
-    except Exception as error:
-        raise _BadImageError(_reason(error)) from error
-
-
-def _reason(error: Exception) -> str:
-    # Without addresses of objects, which change from run to run.
-    text = re.sub(r"<[^<>]* at 0x[0-9a-f]+>", "file", str(error))
-    return text or type(error).__name__
-
-
-def _pillow() -> ModuleType:
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise ImportError(
-            "images are decoded by Pillow, which is not installed: pip install pillow"
-        ) from error
-    return Image
+KIND = Kind(
+    "imagefolder",
+    "a folder of class folders of images: tuples (image, label)",
+    open_images,
+    lambda path: path.is_folder,
+    (RESIZE, ENCODED, Option("allow_empty", "keep classes without images", "flag")),
+    ("PIL",),
+    "images",
+)

@@ -46,7 +46,8 @@ def read_leaf(value: Any, name: str, index: int) -> Leaf:
     """What a leaf holds.
 
     Args:
-        value: Text, bytes, a number, an array, a CPU tensor, a Pillow image or a list of numbers.
+        value: Text, bytes, a number, an array, a CPU tensor, a Pillow image, a list of numbers or
+            what is a `Leaf` already.
         name: Of the field, for errors.
         index: Of the sample, for errors.
 
@@ -64,6 +65,8 @@ def read_leaf(value: Any, name: str, index: int) -> Leaf:
             ) from error
     if isinstance(value, (bytes, bytearray, memoryview)):
         return Leaf(bytes(value), "uint8", "bytes")
+    if isinstance(value, Leaf):
+        return value
     if type(value) is list:
         return _read_list(value, name, index)
     array, dtype = _array(value, name, index)

@@ -7,22 +7,19 @@ import importlib
 import operator
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from fastload.dataset import Dataset, PackedDataset
 from fastload.formats.extents import Extents, FileSource, Int64Array
-from fastload.pack.sources.base import Advance, Part, RaggedBuilder, Rows, Source, probed
-from fastload.pack.sources.leaves import Leaf, field_of_leaves, fit, mean_bytes, read_leaf
+from fastload.pack.sources.base import Advance, Part, Rows, Source, probed
+from fastload.pack.sources.kind import Kind
+from fastload.pack.sources.leaves import Leaf, field_of_leaves, mean_bytes, read_leaf
+from fastload.pack.sources.samples import SampleCollector, leaves_of, template_of
 from fastload.structure import (
-    Structure,
     flatten,
-    is_leaf,
     leaf_names,
     map_leaves,
-    rebuild,
     skeleton,
 )
 
@@ -74,24 +71,13 @@ class SamplesPart(Part):
         """Reads the samples one by one, each checked against the schema."""
         source = self.source
         dataset = source.handle.load()
-        count = len(self.indices)
-        columns = [
-            RaggedBuilder(field) if field.ragged else np.empty((count, *field.shape), field.storage)
-            for field in source.fields
-        ]
-        for row, index in enumerate(self.indices):
-            leaves = _leaves(source.structure, _sample(dataset, index), f"sample {index}")
-            for column, field, leaf in zip(columns, source.fields, leaves, strict=True):
-                found = read_leaf(leaf, field.name, index)
-                if source.meanings_known and found.dtype == field.dtype:
-                    found = replace(found, logical=field.logical)
-                content = fit(found, field, index)
-                if isinstance(column, RaggedBuilder):
-                    column.append(content)
-                else:
-                    column[row] = content
+        samples = SampleCollector(
+            source.fields, source.structure, len(self.indices), meanings=source.meanings_known
+        )
+        for index in self.indices:
+            samples.add(_sample(dataset, index), index)
             advance(1)
-        return Rows([c.finish() if isinstance(c, RaggedBuilder) else c for c in columns])
+        return Rows(samples.finish())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,13 +153,13 @@ def open_samples(handle: Held | Named) -> SamplesSource:
         raise ValueError("the dataset is empty: there is no first sample to take the schema from")
     indices = probed(rows)
     samples = [_sample(dataset, index) for index in indices]
-    template = _template(samples)
+    template = template_of(samples)
     names = leaf_names(template)
     if not names:
         raise TypeError(f"sample 0 holds nothing: {samples[0]!r}")
     columns: list[list[Leaf]] = [[] for _ in names]
     for sample, index in zip(samples, indices, strict=True):
-        found = _leaves(template, sample, f"sample {index}")
+        found = leaves_of(template, sample, f"sample {index}")
         for column, name, leaf in zip(columns, names, found, strict=True):
             column.append(read_leaf(leaf, name, index))
     own = _own(dataset)
@@ -196,21 +182,6 @@ def open_samples(handle: Held | Named) -> SamplesSource:
     )
 
 
-def _template(samples: list[Any]) -> Structure:
-    """The containers that samples have in common; lists of varying length are leaves."""
-    first = samples[0]
-    if is_leaf(first):
-        return None
-    alike = [sample for sample in samples if type(sample) is type(first)]
-    if type(first) is list and len({len(sample) for sample in alike}) > 1:
-        return None
-    if isinstance(first, dict):
-        alike = [sample for sample in alike if sample.keys() == first.keys()]
-        return rebuild(first, [_template([sample[key] for sample in alike]) for key in first])
-    alike = [sample for sample in alike if len(sample) == len(first)]
-    return rebuild(first, [_template(list(members)) for members in zip(*alike, strict=True)])
-
-
 def _sample(dataset: Any, index: int) -> Any:
     try:
         return dataset[index]
@@ -218,25 +189,14 @@ def _sample(dataset: Any, index: int) -> Any:
         raise RuntimeError(f"sample {index}: {type(error).__name__}: {error}") from error
 
 
-def _leaves(structure: Structure, sample: Any, where: str) -> list[Any]:
-    """The leaves of a sample that must have the containers of `structure`."""
-    if is_leaf(structure):
-        return [sample]
-    if isinstance(structure, dict):
-        if not isinstance(sample, dict):
-            raise TypeError(f"{where}: a dict is needed, not {type(sample).__name__}")
-        for key in structure:
-            if key not in sample:
-                raise KeyError(f"{where}: the key {key!r} is missing")
-        for key in sample:
-            if key not in structure:
-                raise KeyError(f"{where}: the key {key!r} is not in sample 0")
-        pairs = [(structure[key], sample[key], key) for key in structure]
-    else:
-        if not isinstance(sample, type(structure)) or len(sample) != len(structure):
-            expected = f"{type(structure).__name__} of {len(structure)}"
-            raise TypeError(f"{where}: a {expected} is needed, not {sample!r:.80}")
-        pairs = [(structure[n], sample[n], n) for n in range(len(structure))]
-    if all(is_leaf(member) for member, _, _ in pairs):
-        return [value for _, value, _ in pairs]
-    return [leaf for m, v, key in pairs for leaf in _leaves(m, v, f"{where}, {key!r}")]
+def open_named(name: str, *, strict: bool = False) -> SamplesSource:
+    """The dataset `module:object`; errors are those of `open_samples`."""
+    return open_samples(Named(name))
+
+
+KIND = Kind(
+    "dataset",
+    "a map-style dataset as module:object; a class or function is called",
+    open_named,
+    lambda path: False,  # no file: its name tells
+)

@@ -14,13 +14,13 @@ from fastload.formats.files import AnyPath, absolute
 from fastload.pack.sources.arrays import Column, ColumnsSource, columns_source
 from fastload.pack.sources.base import (
     Array,
-    Options,
     Streamed,
     read_array,
     read_pieces,
     read_rows,
     stored,
 )
+from fastload.pack.sources.kind import DTYPE, Kind, Option
 
 
 @dataclass(frozen=True)
@@ -61,21 +61,31 @@ class RawColumn(Column):
         return [os.path.basename(self.path), self.rows * self.field.row_bytes]
 
 
-def open_raw(path: AnyPath, options: Options) -> ColumnsSource:
-    """A raw file of samples of `options.dtype` (">i4": big-endian) and `options.shape`.
+def open_raw(
+    path: AnyPath, *, dtype: Any = None, shape: Any = None, strict: bool = False
+) -> ColumnsSource:
+    """A raw file of samples of `dtype` (">i4": big-endian) and `shape`.
 
     Raises:
         FormatError: the size is no multiple of a sample's.
         ValueError: dtype or shape is missing or not supported.
     """
-    if options.dtype is None or options.shape is None:
+    if dtype is None or shape is None:
         raise ValueError(
             f"{absolute(path)}: raw numbers need both --dtype and --shape (dtype=, shape=)"
         )
-    dtype = options.dtype
     big_endian = isinstance(dtype, str) and dtype.startswith(">") and np.dtype(dtype).itemsize > 1
     if big_endian:
         dtype = np.dtype(dtype).newbyteorder("=").name
-    extents = raw.read_extents([absolute(path)], dtype, options.shape)
+    extents = raw.read_extents([absolute(path)], dtype, shape)
     column = RawColumn(extents.fields[0], extents.rows, absolute(path), big_endian)
     return columns_source("raw", [column], 0)
+
+
+KIND = Kind(
+    "raw",
+    "a raw file of numbers of one --dtype and --shape: bare arrays",
+    open_raw,
+    lambda path: not path.is_folder and not path.given.keys().isdisjoint(("dtype", "shape")),
+    (DTYPE, Option("shape", "of a sample in a raw file: 3,32,32", "shape")),
+)

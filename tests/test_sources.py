@@ -1,0 +1,97 @@
+"""Kinds of input: how they are known, what they say of themselves, what they ask for."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from packing import refused
+
+import fastload
+from fastload.cli import main
+from fastload.pack.sources import KINDS, OPTIONS
+from fastload.pack.sources.kind import Kind
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_each_module_with_a_kind_is_registered() -> None:
+    found = []
+    for path in sorted((ROOT / "fastload/pack/sources").glob("*.py")):
+        module = importlib.import_module(f"fastload.pack.sources.{path.stem}")
+        kind = getattr(module, "KIND", None)
+        if kind is not None and path.stem != "__init__":
+            found.append(kind.name)
+    assert sorted(kind.name for kind in KINDS) == sorted(found)
+    assert len(set(found)) == len(found)
+
+
+def test_an_option_means_the_same_for_each_kind() -> None:
+    for kind in KINDS:
+        for option in kind.options:
+            assert OPTIONS[option.name] == option, kind.name
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=[kind.name for kind in KINDS])
+def test_help_shows_the_options_of_the_kind_alone(
+    kind: Kind, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for command in ("pack", "append"):
+        with pytest.raises(SystemExit):
+            main([command, "--from", kind.name, "--help"])
+        text = capsys.readouterr().out
+        shown = set(re.findall(r"^  --([a-z-]+)", text, re.M))
+        own = {option.name.replace("_", "-") for option in kind.options}
+        assert shown & {name.replace("_", "-") for name in OPTIONS} == own
+        words = " ".join(text.split())
+        assert f"{kind.name}: {kind.reads}" in words
+        assert (f"needs fastload[{kind.extra}]" in words) == (kind.extra is not None)
+
+
+def test_help_without_a_kind_shows_all(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["pack", "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    for kind in KINDS:
+        assert kind.name in text
+    for name in OPTIONS:
+        assert f"--{name.replace('_', '-')}" in text
+
+
+def test_each_extra_is_declared_and_named_when_a_package_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = (ROOT / "pyproject.toml").read_text()
+    (tmp_path / "in/a").mkdir(parents=True)
+    (tmp_path / "in/a/1.png").write_bytes(b"x")
+    for kind in KINDS:
+        if kind.extra is None:
+            continue
+        assert re.search(rf"^{kind.extra} = \[", project, re.M), kind.extra
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    text = refused(tmp_path / "in", tmp_path / "out")
+    assert text.startswith("ImportError")
+    assert "pip install 'fastload[images]'" in text
+
+
+def test_options_that_nobody_knows(tmp_path: Path) -> None:
+    (tmp_path / "x.bin").write_bytes(bytes(8))
+    assert "no option 'colour'" in refused(tmp_path / "x.bin", tmp_path / "out", colour=1)
+    text = refused(tmp_path / "x.bin", tmp_path / "out", kind="paper")
+    assert all(kind.name in text for kind in KINDS)
+    options = {"dtype": "uint8", "shape": (), "resize": 3}
+    assert "resize has no meaning for raw" in refused(
+        tmp_path / "x.bin", tmp_path / "out", **options
+    )
+
+
+def test_from_and_kind_are_one(tmp_path: Path) -> None:
+    (tmp_path / "x.npy").write_bytes(bytes(8))
+    for word in ("--from", "--kind"):
+        out = str(tmp_path / word)
+        command = ["pack", str(tmp_path / "x.npy"), out, word, "raw", "--dtype", "i4", "--shape="]
+        assert main(command) == 0
+        assert len(fastload.open(out)) == 2
