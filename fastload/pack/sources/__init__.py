@@ -12,7 +12,16 @@ from fastload.errors import FormatError
 from fastload.formats import is_packed
 from fastload.formats.arrays import is_tensor
 from fastload.formats.files import absolute
-from fastload.pack.sources import imagefolder, mapstyle, npy, npz, raw
+from fastload.pack.sources import (
+    arrow,
+    csv,
+    imagefolder,
+    mapstyle,
+    npy,
+    npz,
+    parquet,
+    raw,
+)
 from fastload.pack.sources.arrays import open_arrays
 from fastload.pack.sources.base import Source
 from fastload.pack.sources.kind import Candidate, Kind, Option
@@ -21,6 +30,9 @@ from fastload.pack.sources.mapstyle import Held, open_samples
 KINDS: tuple[Kind, ...] = (
     npy.KIND,
     npz.KIND,
+    parquet.KIND,
+    arrow.KIND,
+    csv.KIND,
     imagefolder.KIND,  # any folder
     raw.KIND,  # any file of which dtype or shape are given
     mapstyle.KIND,

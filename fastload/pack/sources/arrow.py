@@ -1,0 +1,147 @@
+"""Arrow files and streams, Feather, and what Hugging Face's datasets save to disk."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fastload.errors import FormatError
+from fastload.formats.files import AnyPath, absolute, file_source
+from fastload.pack.sources.batches import BatchesSource, Reader, Unit, check_same, open_batches
+from fastload.pack.sources.kind import RAGGED, Candidate, Kind, files_of, library
+
+_SUFFIXES = (".arrow", ".feather", ".ipc")
+_FILE, _FEATHER_1, _STREAM = b"ARROW1", b"FEA1", b"\xff\xff\xff\xff"
+_STREAM_END = _STREAM + bytes(4)
+_STATE = "state.json"
+
+
+@dataclass(frozen=True)
+class ArrowReader(Reader):
+    """Units are record batches."""
+
+    def batches(self, unit: Unit, start: int, stop: int) -> Iterator[Any]:
+        """The batch, mapped where it is not compressed."""
+        pyarrow = library("pyarrow", "parquet")
+        try:
+            with pyarrow.memory_map(unit.path) as file:
+                if unit.size_bytes:  # of a stream
+                    schema = pyarrow.ipc.read_schema(file)
+                    file.seek(unit.offset)
+                    message = pyarrow.ipc.read_message(file)
+                    batch = pyarrow.ipc.read_record_batch(message, schema)
+                else:
+                    batch = pyarrow.ipc.open_file(file).get_batch(unit.number)
+                batch.validate(full=True)
+                yield batch.slice(start, stop - start)
+        except (pyarrow.ArrowException, OSError) as error:
+            place = f"record batch {unit.number} (from row {unit.first} on)"
+            raise FormatError(f"{unit.path}: {place} is damaged: {error}") from error
+
+
+def open_arrow(path: AnyPath, *, ragged: Sequence[str] = (), strict: bool = False) -> BatchesSource:
+    """The rows of a file or stream, of a folder of them, or of a saved Hugging Face dataset.
+
+    A sample is a dict with a key for each column; structs are dicts in it. Images and sounds of
+    Hugging Face's features are the bytes of their files; class names are kept.
+
+    Args:
+        path: The file or folder.
+        ragged: Columns whose lists vary in length, though the rows that were looked at have one.
+        strict: Nothing is left out in any case.
+
+    Raises:
+        FormatError: a file is damaged or ends early, or files differ in their columns.
+        TypeError, ValueError: a column cannot be packed.
+        ImportError: pyarrow is not installed.
+    """
+    full = absolute(path)
+    pyarrow = library("pyarrow", "parquet")
+    paths = _saved(full) if os.path.isdir(full) else [full]
+    units: list[Unit] = []
+    first = None
+    for file in paths:
+        try:
+            schema, found = _units(pyarrow, file)
+        except (pyarrow.ArrowException, OSError) as error:
+            if isinstance(error, OSError) and error.errno:
+                raise
+            raise FormatError(f"{file}: no Arrow file, or a damaged one: {error}") from error
+        first = schema if first is None else first
+        check_same("arrow", file, schema, paths[0], first)
+        units += found
+    return open_batches("arrow", ArrowReader(), units, first, ragged=ragged)
+
+
+def _saved(folder: str) -> list[str]:
+    """The files of a folder; of a saved dataset, those that it names."""
+    if os.path.exists(os.path.join(folder, "dataset_dict.json")):
+        raise FormatError(f"{folder}: holds several splits; pack one of its folders")
+    state = os.path.join(folder, _STATE)
+    if not os.path.exists(state):
+        return files_of(folder, *_SUFFIXES)
+    try:
+        with open(state, "rb") as file:
+            names = [str(entry["filename"]) for entry in json.load(file)["_data_files"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise FormatError(f"{state}: damaged: {error!r}") from error
+    if any(os.path.basename(name) != name for name in names) or not names:
+        raise FormatError(f"{state}: its files must lie beside it, not {names}")
+    return [os.path.join(folder, name) for name in names]
+
+
+def _units(pyarrow: Any, path: str) -> tuple[Any, list[Unit]]:
+    """Schema and record batches of a file."""
+    source = file_source(path)
+    start = source.read(0, 8)
+    if start.startswith(_FEATHER_1):
+        raise FormatError(f"{path}: Feather version 1; write it anew as version 2")
+    units: list[Unit] = []
+    row = 0
+    with pyarrow.memory_map(path) as file:
+        if start.startswith(_FILE):
+            reader = pyarrow.ipc.open_file(file)
+            for number in range(reader.num_record_batches):
+                units.append(Unit(path, number, reader.get_batch(number).num_rows, row))
+                row += units[-1].rows
+            return reader.schema, units
+        if not start.startswith(_STREAM):
+            raise FormatError(f"{path}: neither an Arrow file nor a stream: begins with {start!r}")
+        # A stream that is cut between two batches opens without an error.
+        if source.read(source.size_bytes - 8, 8) != _STREAM_END:
+            raise FormatError(f"{path}: truncated: the stream has no end mark")
+        schema = pyarrow.ipc.read_schema(file)
+        while (offset := file.tell()) < source.size_bytes - 8:
+            message = pyarrow.ipc.read_message(file)
+            if message.type != "record batch":
+                raise FormatError(
+                    f"{path}: a {message.type} at byte {offset}, which is not read from streams; "
+                    "write it as an Arrow file (Feather)"
+                )
+            batch = pyarrow.ipc.read_record_batch(message, schema)
+            size = file.tell() - offset
+            units.append(Unit(path, len(units), batch.num_rows, row, offset, size))
+            row += batch.num_rows
+    return schema, units
+
+
+def _detects(path: Candidate) -> bool:
+    if path.is_folder:
+        saved = {_STATE, "dataset_dict.json", "dataset_info.json"} & path.names
+        return bool(saved) or path.holds(*_SUFFIXES)
+    magic = path.start.startswith((_FILE, _FEATHER_1))
+    return magic or path.holds(*_SUFFIXES)
+
+
+KIND = Kind(
+    "arrow",
+    "an Arrow or Feather file, a folder of them, or a saved Hugging Face dataset: dicts",
+    open_arrow,
+    _detects,
+    (RAGGED,),
+    ("pyarrow",),
+    "parquet",
+)

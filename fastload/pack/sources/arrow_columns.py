@@ -1,0 +1,282 @@
+"""Columns of Arrow's types as columns of fastload's fields, value for value."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fastload.errors import FormatError
+from fastload.formats.extents import Field
+from fastload.formats.fields import TEXT
+from fastload.pack.sources.base import AnyColumn, Array, Ragged, stored
+from fastload.pack.sources.kind import library
+from fastload.structure import Structure
+
+_ENCODED = {"Image": "image", "Audio": "audio"}  # Hugging Face's features, and what they mean
+
+
+class ColumnError(ValueError):
+    """A value that cannot be stored; `row` is that of the batch."""
+
+    def __init__(self, row: int, text: str) -> None:
+        super().__init__(text)
+        self.row = row
+
+
+@dataclass(frozen=True)
+class ArrowField:
+    """A field, and the keys that lead to it from a column on.
+
+    Attributes:
+        keys: The column's name, then those of struct members.
+        field: What is stored.
+        classes: How many there are, if the numbers are classes.
+    """
+
+    keys: tuple[str, ...]
+    field: Field
+    classes: int = 0
+
+    def read(self, batch: Any) -> AnyColumn:
+        """The column in a record batch.
+
+        Raises:
+            ColumnError: a value is missing, has another length, or is no class.
+        """
+        compute = library("pyarrow.compute", "parquet", "pyarrow")
+        array = batch.column(self.keys[0])
+        for key in self.keys[1:]:
+            array = compute.struct_field(array, key)
+        column = _column(array, self.field)
+        if self.classes and isinstance(column, np.ndarray) and len(column):
+            bad = np.flatnonzero((column < 0) | (column >= self.classes))
+            if len(bad):
+                what = f"field {self.field.name!r}: {column[bad[0]]} is none of its classes"
+                raise ColumnError(int(bad[0]), f"{what}, 0 to {self.classes - 1}")
+        return column
+
+
+@dataclass(frozen=True)
+class ArrowSchema:
+    """The fields of a table, their structure, and the names of classes."""
+
+    fields: tuple[ArrowField, ...]
+    structure: Structure
+    classes: dict[str, tuple[str, ...]]
+
+    @classmethod
+    def of(cls, schema: Any, batches: Sequence[Any], ragged: Sequence[str] = ()) -> ArrowSchema:
+        """The fields of a pyarrow schema.
+
+        Args:
+            schema: Of the table.
+            batches: Some of its rows, which tell whether lists vary in length.
+            ragged: Names of fields that vary in length, whether or not these rows do.
+
+        Raises:
+            TypeError: a column of a type that cannot be stored.
+            ValueError: lists vary in another axis than their first; a name is not there.
+        """
+        features = _features(schema.metadata)
+        fields: list[ArrowField] = []
+        classes = {}
+
+        def visit(of: Any, keys: tuple[str, ...], arrays: list[Any]) -> Structure:
+            types = library("pyarrow.types", "parquet", "pyarrow")
+            compute = library("pyarrow.compute", "parquet", "pyarrow")
+            feature = features.get(keys[0], {}) if len(keys) == 1 else {}
+            meaning = _ENCODED.get(feature.get("_type", ""))
+            kind = of.type
+            if types.is_struct(kind) and meaning is None:
+                names = [kind.field(n).name for n in range(kind.num_fields)]
+                if len(set(names)) < len(names) or not names:
+                    raise TypeError(f"field {'.'.join(keys)!r}: a struct of members {names}")
+                return {
+                    name: visit(
+                        kind.field(name),
+                        (*keys, name),
+                        [compute.struct_field(array, name) for array in arrays],
+                    )
+                    for name in names
+                }
+            name = ".".join(keys)
+            if meaning is not None and types.is_struct(kind):
+                keys = (*keys, "bytes")
+                field = Field(name, "uint8", (), True, meaning)
+            else:
+                field = _field(name, kind, arrays, name in ragged)
+            if feature.get("_type") == "ClassLabel" and feature.get("names"):
+                classes[name] = tuple(map(str, feature["names"]))
+            fields.append(ArrowField(keys, field, len(classes.get(name, ()))))
+            return len(fields) - 1
+
+        if len(set(schema.names)) < len(schema.names):
+            raise TypeError(f"two columns have one name: {schema.names}")
+        structure = {
+            of.name: visit(of, (of.name,), [batch.column(of.name) for batch in batches])
+            for of in schema
+        }
+        known = [of.field.name for of in fields]
+        for name in ragged:
+            if name not in known:
+                raise ValueError(f"there is no field {name!r}; the fields are {', '.join(known)}")
+        return cls(tuple(fields), structure, classes)
+
+
+def _features(metadata: Mapping[bytes, bytes] | None) -> dict[str, dict[str, Any]]:
+    """What Hugging Face's datasets say of their columns."""
+    try:
+        found = json.loads((metadata or {})[b"huggingface"])["info"]["features"]
+    except (KeyError, ValueError, TypeError):
+        return {}
+    columns = found if isinstance(found, dict) else {}
+    return {name: of for name, of in columns.items() if isinstance(of, dict)}
+
+
+def _plain(array: Any) -> Any:
+    """The array without a dictionary, and as what an extension stores it."""
+    while hasattr(array.type, "storage_type"):
+        array = array.storage
+    return array.dictionary_decode() if hasattr(array, "dictionary_decode") else array
+
+
+def _field(name: str, kind: Any, arrays: Sequence[Any], is_ragged: bool) -> Field:
+    pyarrow = library("pyarrow", "parquet")
+    types = pyarrow.types
+    while hasattr(kind, "storage_type"):
+        kind = kind.storage_type
+    if types.is_dictionary(kind):
+        kind = kind.value_type
+    if _is_text(types, kind):
+        return Field(name, "uint8", (), True, TEXT)
+    if _is_bytes(types, kind):
+        return Field(name, "uint8", (), True, "bytes")
+    arrays = [_plain(array).drop_null() for array in arrays]
+    shape: list[int] = []
+    ragged = False
+    while _is_list(types, kind) or types.is_fixed_size_list(kind):
+        lengths: set[int] = set()
+        for array in arrays:
+            lengths |= set(np.unique(_lengths(array)).tolist())
+        if types.is_fixed_size_list(kind):
+            lengths = {kind.list_size}
+        first = not shape and not ragged
+        if first and (is_ragged or len(lengths) != 1):
+            ragged = True
+        elif len(lengths) == 1:
+            shape.append(lengths.pop())
+        elif lengths:
+            raise ValueError(
+                f"field {name!r}: lists in lists of {min(lengths)} to {max(lengths)} members; "
+                "samples can vary in their first length only"
+            )
+        else:
+            shape.append(0)
+        arrays = [array.flatten() for array in arrays]
+        kind = kind.value_type
+    if is_ragged and not ragged:
+        raise ValueError(f"ragged: field {name!r} holds {kind}, which has no length")
+    dtype, logical = _number(name, kind)
+    return Field(name, dtype, tuple(shape), ragged, logical)
+
+
+def _number(name: str, kind: Any) -> tuple[str, str | None]:
+    """Dtype and meaning of a type of numbers."""
+    types = library("pyarrow.types", "parquet", "pyarrow")
+    if types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind):
+        dtype = "bool" if types.is_boolean(kind) else np.dtype(kind.to_pandas_dtype()).name
+        return dtype, None
+    if types.is_timestamp(kind):
+        return "int64", f"datetime64[{kind.unit}]"
+    if types.is_duration(kind):
+        return "int64", f"timedelta64[{kind.unit}]"
+    if types.is_date(kind):
+        return "int64", "datetime64[D]" if types.is_date32(kind) else "datetime64[ms]"
+    raise TypeError(
+        f"field {name!r}: {kind} cannot be packed; numbers, dates, text, bytes, structs and lists "
+        "of numbers can"
+    )
+
+
+def _is_text(types: Any, kind: Any) -> bool:
+    view = getattr(types, "is_string_view", lambda _: False)
+    return bool(types.is_string(kind) or types.is_large_string(kind) or view(kind))
+
+
+def _is_bytes(types: Any, kind: Any) -> bool:
+    view = getattr(types, "is_binary_view", lambda _: False)
+    plain = types.is_binary(kind) or types.is_large_binary(kind)
+    return bool(plain or types.is_fixed_size_binary(kind) or view(kind))
+
+
+def _is_list(types: Any, kind: Any) -> bool:
+    return bool(types.is_list(kind) or types.is_large_list(kind))
+
+
+def _lengths(array: Any) -> Array:
+    if hasattr(array.type, "list_size"):
+        return np.full(len(array), array.type.list_size)
+    return np.diff(np.asarray(array.offsets))
+
+
+def _column(array: Any, field: Field) -> AnyColumn:
+    pyarrow = library("pyarrow", "parquet")
+    array = _plain(array)
+    _check_whole(array, field, np.arange(len(array)))
+    if field.logical in (TEXT, "bytes", "image", "audio"):
+        if not pyarrow.types.is_large_binary(array.type):
+            if _is_text(pyarrow.types, array.type):
+                array = array.cast(pyarrow.large_string())
+            array = array.cast(pyarrow.large_binary())
+        buffers = array.buffers()
+        offsets = np.zeros(1, np.int64)
+        if len(array):
+            offsets = np.frombuffer(buffers[1], np.int64)[array.offset :][: len(array) + 1]
+        values = np.frombuffer(buffers[2], np.uint8) if buffers[2] else np.zeros(0, np.uint8)
+        return Ragged(values[offsets[0] : offsets[-1]], offsets - offsets[0])
+    rows = np.arange(len(array))
+    if not field.ragged:
+        return _values(array, field, field.shape, rows)
+    lengths = _lengths(array)
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    return Ragged(_values(array.flatten(), field, field.shape, np.repeat(rows, lengths)), offsets)
+
+
+def _check_whole(array: Any, field: Field, rows: Array) -> None:
+    if array.null_count:
+        compute = library("pyarrow.compute", "parquet", "pyarrow")
+        row = compute.index(compute.is_null(array), True).as_py()
+        raise ColumnError(int(rows[row]), f"field {field.name!r}: the value is missing (null)")
+
+
+def _values(array: Any, field: Field, shape: tuple[int, ...], rows: Array) -> Array:
+    """The numbers of (nested) lists of fixed lengths; `rows` are those of the batch."""
+    pyarrow = library("pyarrow", "parquet")
+    count = len(array)
+    for length in shape:
+        wrong = np.flatnonzero(_lengths(array) != length)
+        if len(wrong):
+            raise ColumnError(
+                int(rows[wrong[0]]),
+                f"field {field.name!r}: a list of {_lengths(array)[wrong[0]]} members, where the "
+                f"rows that were looked at have {length}; --ragged (ragged=) lets the first length "
+                "vary",
+            )
+        array, rows = array.flatten(), np.repeat(rows, length)
+        _check_whole(array, field, rows)
+    _check_whole(array, field, rows)
+    if field.logical is not None:
+        if pyarrow.types.is_date32(array.type):
+            array = array.cast(pyarrow.int32())
+        array = array.cast(pyarrow.int64())
+    numbers = array.to_numpy(zero_copy_only=False)
+    return stored(numbers.reshape(count, *shape), field)
+
+
+def failure(path: str, what: str, error: Exception) -> FormatError:
+    """The error about a file that pyarrow cannot read."""
+    return FormatError(f"{path}: {what}: {error}")

@@ -1,0 +1,248 @@
+"""Tables that are read in batches of rows, by pyarrow."""
+
+from __future__ import annotations
+
+import abc
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fastload.errors import FormatError
+from fastload.formats.extents import Int64Array
+from fastload.pack.sources.arrow_columns import ArrowField, ArrowSchema, ColumnError
+from fastload.pack.sources.base import Advance, AnyColumn, Collector, Part, Ragged, Rows, Source
+
+_LOOKED_AT_UNITS = 8
+_LOOKED_AT_ROWS = 64
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Rows of a file that can be read without what is before them.
+
+    Attributes:
+        path: Of the file.
+        number: Of the unit in it.
+        rows: In the unit.
+        first: The number of its first row in the file.
+        offset: Where it lies, for kinds that need it.
+        size_bytes: Of it, for kinds that need it.
+    """
+
+    path: str
+    number: int
+    rows: int
+    first: int
+    offset: int = 0
+    size_bytes: int = 0
+
+
+class Reader(abc.ABC):
+    """Reads units; pickled to the process that does it."""
+
+    @abc.abstractmethod
+    def batches(self, unit: Unit, start: int, stop: int) -> Iterator[Any]:
+        """The rows [start, stop) of a unit, in record batches of some megabytes.
+
+        Raises:
+            FormatError: the file is damaged.
+        """
+
+    def where(self, unit: Unit, row: int) -> str:
+        """The file of a unit, and the place of its row there."""
+        return f"{unit.path}: row {unit.first + row}"
+
+
+@dataclass(frozen=True)
+class BatchesPart(Part):
+    """Rows of some units, in order.
+
+    Attributes:
+        reader: Of the units.
+        ranges: Units, each with the range of its rows.
+        fields: To read.
+    """
+
+    reader: Reader
+    ranges: tuple[tuple[Unit, int, int], ...]
+    fields: tuple[ArrowField, ...]
+
+    def read(self, advance: Advance) -> Rows:
+        """Reads the units one by one.
+
+        Raises:
+            FormatError: a file is damaged, or holds fewer rows than it says.
+        """
+        count = sum(stop - start for _, start, stop in self.ranges)
+        columns = [Collector(of.field, count) for of in self.fields]
+        for unit, start, stop in self.ranges:
+            for row, batch in _rows(self.reader, unit, start, stop):
+                made = _columns(self.reader, unit, row, batch, self.fields)
+                for column, piece in zip(columns, made, strict=True):
+                    column.add(piece)
+                advance(batch.num_rows)
+        return Rows([column.finish() for column in columns])
+
+
+@dataclass(frozen=True)
+class TakenBatchesPart(Part):
+    """Rows from here and there.
+
+    Attributes:
+        reader: Of the units.
+        wanted: Units, each with the rows that are read of it, upwards.
+        order: Where the rows go, in the order in which they are read.
+        fields: To read.
+    """
+
+    reader: Reader
+    wanted: tuple[tuple[Unit, Int64Array], ...]
+    order: Int64Array
+    fields: tuple[ArrowField, ...]
+
+    def read(self, advance: Advance) -> Rows:
+        """Reads the units that have such rows, and puts the rows in order."""
+        columns = [Collector(of.field, len(self.order)) for of in self.fields]
+        for unit, rows in self.wanted:
+            for first, batch in _rows(self.reader, unit, int(rows[0]), int(rows[-1]) + 1):
+                here = rows[(rows >= first) & (rows < first + batch.num_rows)] - first
+                made = _columns(self.reader, unit, first, batch, self.fields)
+                for column, piece in zip(columns, made, strict=True):
+                    column.add(piece.take(here) if isinstance(piece, Ragged) else piece[here])
+                advance(len(here))
+        back = np.empty(len(self.order), np.int64)
+        back[self.order] = np.arange(len(back))
+        done = [column.finish() for column in columns]
+        return Rows([c.take(back) if isinstance(c, Ragged) else c[back] for c in done])
+
+
+def _rows(reader: Reader, unit: Unit, start: int, stop: int) -> Iterator[tuple[int, Any]]:
+    """The batches of a range, each with the number of its first row."""
+    row = start
+    for batch in reader.batches(unit, start, stop):
+        if batch.num_rows:
+            yield row, batch
+            row += batch.num_rows
+    if row != stop:
+        raise FormatError(f"{reader.where(unit, row)}: the file ends here, {stop - row} rows short")
+
+
+def _columns(
+    reader: Reader, unit: Unit, row: int, batch: Any, fields: Sequence[ArrowField]
+) -> list[AnyColumn]:
+    try:
+        return [field.read(batch) for field in fields]
+    except ColumnError as error:
+        raise FormatError(f"{reader.where(unit, row + error.row)}: {error}") from None
+    except KeyError as error:
+        raise FormatError(f"{reader.where(unit, row)}: there is no column {error}") from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchesSource(Source):
+    """Tables of equal columns, one after the other."""
+
+    reader: Reader
+    units: tuple[Unit, ...]
+    ends: Int64Array
+    columns: tuple[ArrowField, ...]
+    shaping: dict[str, Any] = field(default_factory=dict)
+
+    def part(self, start: int, stop: int) -> BatchesPart:
+        """The rows [start, stop)."""
+        ranges = []
+        number = int(np.searchsorted(self.ends, start, "right"))
+        while start < stop and number < len(self.units):
+            unit, end = self.units[number], int(self.ends[number])
+            first = end - unit.rows
+            ranges.append((unit, start - first, min(stop, end) - first))
+            start, number = min(stop, end), number + 1
+        return BatchesPart(self.reader, tuple(ranges), self.columns)
+
+    def take(self, indices: Int64Array) -> TakenBatchesPart:
+        """The rows at `indices`; each unit that has one of them is read once."""
+        order = np.argsort(indices, kind="stable")
+        upwards = indices[order]
+        numbers = np.searchsorted(self.ends, upwards, "right")
+        wanted = []
+        for number in np.unique(numbers).tolist():
+            unit = self.units[number]
+            rows = upwards[numbers == number] - (int(self.ends[number]) - unit.rows)
+            wanted.append((unit, rows))
+        return TakenBatchesPart(self.reader, tuple(wanted), order, self.columns)
+
+    def paths(self) -> Sequence[str]:
+        """The files."""
+        return list(dict.fromkeys(unit.path for unit in self.units))
+
+    def inputs(self) -> Any:
+        """Names and sizes of the files."""
+        return [[os.path.basename(path), os.path.getsize(path)] for path in self.paths()]
+
+    def options(self) -> dict[str, Any]:
+        """What shapes the samples."""
+        return self.shaping
+
+
+def open_batches(
+    kind: str,
+    reader: Reader,
+    units: Sequence[Unit],
+    schema: Any,
+    *,
+    ragged: Sequence[str] = (),
+    shaping: dict[str, Any] | None = None,
+    notices: Sequence[str] = (),
+) -> BatchesSource:
+    """A source of units that have the columns of a pyarrow schema.
+
+    Raises:
+        FormatError: a file is damaged.
+        TypeError, ValueError: a column cannot be packed.
+    """
+    filled = [unit for unit in units if unit.rows]
+    step = -(-len(filled) // _LOOKED_AT_UNITS) if filled else 1
+    looked_at = []
+    for unit in filled[::step]:
+        batches = reader.batches(unit, 0, min(unit.rows, _LOOKED_AT_ROWS))
+        looked_at += [(unit, batch) for batch in batches if batch.num_rows]
+    try:
+        found = ArrowSchema.of(schema, [batch for _, batch in looked_at], ragged)
+    except (TypeError, ValueError) as error:
+        paths = [unit.path for unit in units]
+        raise type(error)(f"{paths[0] if paths else kind}: {error}") from error
+    if not found.fields:
+        raise FormatError(f"{units[0].path if units else kind}: there are no columns")
+    rows = max(sum(batch.num_rows for _, batch in looked_at), 1)
+    mean = 0
+    for of in found.fields:
+        if of.field.ragged:
+            pieces = [_columns(reader, unit, 0, batch, [of])[0] for unit, batch in looked_at]
+            mean += sum(p.values.nbytes for p in pieces if isinstance(p, Ragged)) // rows
+    return BatchesSource(
+        kind=kind,
+        fields=tuple(of.field for of in found.fields),
+        structure=found.structure,
+        rows=sum(unit.rows for unit in units),
+        classes=found.classes,
+        notices=tuple(notices),
+        ragged_bytes=mean,
+        reader=reader,
+        units=tuple(filled),
+        ends=np.cumsum([unit.rows for unit in filled], dtype=np.int64),
+        columns=found.fields,
+        shaping={**({"ragged": list(ragged)} if ragged else {}), **(shaping or {})},
+    )
+
+
+def check_same(kind: str, path: str, schema: Any, first_path: str, first: Any) -> None:
+    """Raises FormatError if two files differ in their columns."""
+    if not schema.equals(first, check_metadata=False):
+        odd = next(
+            (of.name for of in first if of.name not in schema.names or schema.field(of.name) != of),
+            "their number or order",
+        )
+        raise FormatError(f"{first_path} and {path} differ in their columns: {odd}")

@@ -1,0 +1,288 @@
+"""CSV and TSV files, and folders of them, by pyarrow."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fastload.errors import FormatError
+from fastload.formats.extents import Int64Array
+from fastload.formats.files import AnyPath, absolute, suffix
+from fastload.pack.sources.batches import BatchesSource, Reader, Unit, open_batches
+from fastload.pack.sources.kind import DTYPES, Kind, Option, files_of, library
+
+_SUFFIXES = (".csv", ".tsv", ".tab")
+_BLOCK_BYTES = 8 << 20
+_ROW = re.compile(r"Row #(\d+)(?:: )?")
+
+
+@dataclass(frozen=True)
+class CsvReader(Reader):
+    """Units are blocks of whole rows.
+
+    Attributes:
+        names: Of the columns.
+        delimiter: Between values.
+        types: Of pyarrow, by column, as its names spell them.
+        lines: Where the blocks begin, by path and number of the unit: the line, from 1.
+    """
+
+    names: tuple[str, ...]
+    delimiter: str
+    types: tuple[str, ...]
+
+    def batches(self, unit: Unit, start: int, stop: int) -> Iterator[Any]:
+        """Parses the whole block."""
+        pyarrow = library("pyarrow", "parquet")
+        types = [pyarrow.type_for_alias(name) for name in self.types]
+        content = _read(unit)
+        table = self.parse(content, dict(zip(self.names, types, strict=True)), unit)
+        yield from table.slice(start, stop - start).combine_chunks().to_batches()
+
+    def parse(self, content: bytes, types: Mapping[str, Any], unit: Unit) -> Any:
+        """The table of a block.
+
+        Raises:
+            FormatError: with the line that cannot be parsed.
+        """
+        pyarrow = library("pyarrow", "parquet")
+        arrow_csv = library("pyarrow.csv", "parquet", "pyarrow")
+        try:
+            return arrow_csv.read_csv(
+                pyarrow.BufferReader(content),
+                arrow_csv.ReadOptions(
+                    use_threads=False,
+                    column_names=list(self.names),
+                    block_size=len(content) + 1,
+                ),
+                arrow_csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True),
+                arrow_csv.ConvertOptions(
+                    column_types=types, null_values=[""], strings_can_be_null=False
+                ),
+            )
+        except pyarrow.ArrowInvalid as error:
+            text = str(error)
+            found = _ROW.search(text)
+            where = f"{unit.path}: from byte {unit.offset} on"
+            if found is not None:
+                where = _line(unit, content, int(found[1]) - 1)
+                text = _ROW.sub("", text)
+            number = re.search(r"In CSV column #(\d+): ", text)
+            if number is not None:
+                name = self.names[int(number[1])]
+                text = text.replace(number[0], f"column {name!r}: ")
+                text += "; --dtypes NAME=DTYPE (dtypes=) says what a column holds"
+            raise FormatError(f"{where}: {text}") from error
+
+    def where(self, unit: Unit, row: int) -> str:
+        """The line of a row."""
+        return _line(unit, _read(unit), row)
+
+
+def open_csv(
+    path: AnyPath,
+    *,
+    delimiter: str | None = None,
+    columns: Sequence[str] | None = None,
+    dtypes: Mapping[str, Any] | None = None,
+    strict: bool = False,
+) -> BatchesSource:
+    r"""The rows of a file, or of the `.csv`, `.tsv` and `.tab` files of a folder.
+
+    A sample is a dict with a key for each column. What a column holds follows from the first
+    megabytes: int64, float64, bool, dates, text.
+
+    Args:
+        path: The file or folder.
+        delimiter: Between values; None takes tabs for `.tsv` and `.tab`, else commas. "\t" and
+            "tab" are tabs.
+        columns: Their names, for files without a line of them.
+        dtypes: What columns hold, by name; "text" leaves them as they are.
+        strict: Nothing is left out in any case.
+
+    Raises:
+        FormatError: with the line: it has more or fewer values, or one of another kind, or none.
+        ValueError: a dtype or column is not known.
+        ImportError: pyarrow is not installed.
+    """
+    pyarrow = library("pyarrow", "parquet")
+    paths = files_of(absolute(path), *_SUFFIXES)
+    if delimiter is None:
+        delimiter = "\t" if suffix(paths[0]) in (".tsv", ".tab") else ","
+    delimiter = {"\\t": "\t", "tab": "\t"}.get(delimiter, delimiter)
+    if len(delimiter) != 1:
+        raise ValueError(f"delimiter must be one character, not {delimiter!r}")
+    names: tuple[str, ...] = tuple(columns or ())
+    reader = CsvReader(names, delimiter, ())
+    known: dict[str, Any] = {}
+    units: list[Unit] = []
+    for file in paths:
+        first, number = 0, 0
+        for unit in _blocks(file, delimiter, names if columns is not None else None):
+            if unit.rows < 0:  # the names of the columns
+                found = _names(unit, delimiter)
+                if names and found != names:
+                    raise FormatError(f"{paths[0]} and {file} differ in their columns")
+                names, reader = found, CsvReader(found, delimiter, ())
+                continue
+            content = _read(unit)
+            if not known:
+                known = _types(pyarrow, reader, content, unit, dict(dtypes or {}))
+            table = reader.parse(content, known, unit)
+            _check_integers(pyarrow, table, reader, content, unit, dtypes or {})
+            rows = table.num_rows
+            units.append(Unit(file, number, rows, first, unit.offset, unit.size_bytes))
+            first, number = first + rows, number + 1
+    if not names:
+        raise FormatError(f"{paths[0]}: there is no line of column names")
+    types = tuple(str(known.get(name, "string")) for name in names)
+    reader = CsvReader(names, delimiter, types)
+    schema = pyarrow.schema(
+        [(name, pyarrow.type_for_alias(of)) for name, of in zip(names, types, strict=True)]
+    )
+    shaping = {"dtypes": {name: str(dtype) for name, dtype in dtypes.items()}} if dtypes else {}
+    return open_batches("csv", reader, units, schema, shaping=shaping)
+
+
+def _types(
+    pyarrow: Any, reader: CsvReader, content: bytes, unit: Unit, dtypes: dict[str, Any]
+) -> dict[str, Any]:
+    """What the columns hold, as the first block has it, unless it is given."""
+    given = {}
+    for name, dtype in dtypes.items():
+        if name not in reader.names:
+            names = ", ".join(reader.names)
+            raise ValueError(f"dtypes: there is no column {name!r}; the columns are {names}")
+        if str(dtype) in ("text", "utf8", "str"):
+            given[name] = pyarrow.string()
+            continue
+        try:
+            given[name] = pyarrow.from_numpy_dtype(np.dtype(str(dtype).removeprefix("torch.")))
+        except (TypeError, pyarrow.ArrowException) as error:
+            raise ValueError(f"dtypes: {dtype!r} cannot be read from text") from error
+    table = reader.parse(content, given, unit)
+    known = {}
+    for of in table.schema:
+        empty = pyarrow.types.is_null(of.type)
+        known[of.name] = pyarrow.string() if empty else of.type
+    return known
+
+
+def _check_integers(
+    pyarrow: Any,
+    table: Any,
+    reader: CsvReader,
+    content: bytes,
+    unit: Unit,
+    dtypes: Mapping[str, Any],
+) -> None:
+    """Raises FormatError for an integer that pyarrow rounds, for it takes large ones for floats."""
+    for of in table.schema:
+        if of.type != pyarrow.float64() or of.name in dtypes:
+            continue
+        large = np.flatnonzero(np.abs(table.column(of.name).to_numpy()) > 2.0**53)
+        if len(large):
+            texts = reader.parse(content, {of.name: pyarrow.string()}, unit).column(of.name)
+            for row in large.tolist():
+                if re.fullmatch(r"[+-]?\d+", texts[row].as_py()):
+                    raise FormatError(
+                        f"{_line(unit, content, row)}: column {of.name!r}: {texts[row]} is an "
+                        "integer that neither int64 nor float64 holds, or stands among floats; "
+                        "--dtypes NAME=DTYPE (dtypes=) says what the column holds"
+                    )
+
+
+def _names(unit: Unit, delimiter: str) -> tuple[str, ...]:
+    text = _read(unit).decode("utf-8-sig", "replace")
+    names = tuple(next(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter), ()))
+    if "" in names or len(set(names)) < len(names):
+        raise FormatError(
+            f"{unit.path}: line 1: the names of the columns are {', '.join(map(repr, names))}; "
+            "each needs one of its own (--columns gives them, where the file has none)"
+        )
+    return names
+
+
+def _blocks(path: str, delimiter: str, names: tuple[str, ...] | None) -> Iterator[Unit]:
+    """Whole rows of some megabytes each; before them, with -1 rows, the names of the columns."""
+    offset, rest = 0, b""
+    is_named = names is not None
+    with open(path, "rb", buffering=0) as file:
+        while True:
+            piece = file.read(_BLOCK_BYTES)
+            content = rest + piece
+            ends, is_open = _row_ends(content)
+            if not is_named and (len(ends) or not piece):
+                size = int(ends[0]) + 1 if len(ends) else len(content)
+                if size:
+                    yield Unit(path, -1, -1, 0, offset, size)
+                content, offset, is_named = content[size:], offset + size, True
+                ends = ends[1:] - size
+            size = int(ends[-1]) + 1 if len(ends) else 0
+            if not piece:
+                if is_open:
+                    raise FormatError(f"{path}: from byte {offset} on: a quote is never closed")
+                size = len(content)
+            if content[:size].strip(b"\r\n"):
+                yield Unit(path, 0, 0, 0, offset, size)
+            rest, offset = content[size:], offset + size
+            if not piece:
+                return
+
+
+def _row_ends(content: bytes) -> tuple[Int64Array, bool]:
+    """Where rows end, and whether a quote is open at the end; newlines in quotes end nothing."""
+    codes = np.frombuffer(content, np.uint8)
+    is_end = codes == ord("\n")
+    if b'"' not in content:
+        return np.flatnonzero(is_end), False
+    inside = np.logical_xor.accumulate(codes == ord('"'))
+    return np.flatnonzero(is_end & ~inside), bool(inside[-1])
+
+
+def _line(unit: Unit, content: bytes, row: int) -> str:
+    """The place of a row of a block, counted without blank lines."""
+    ends, _ = _row_ends(content)
+    start = 0
+    for end in [*ends.tolist(), len(content)]:
+        if content[start : end + 1].strip(b"\r\n"):
+            if row == 0:
+                break
+            row -= 1
+        start = end + 1
+    before = content[:start].count(b"\n")
+    with open(unit.path, "rb") as file:
+        left = unit.offset
+        while left and (piece := file.read(min(left, _BLOCK_BYTES))):
+            before, left = before + piece.count(b"\n"), left - len(piece)
+    return f"{unit.path}: line {before + 1}, at byte {unit.offset + start}"
+
+
+def _read(unit: Unit) -> bytes:
+    with open(unit.path, "rb") as file:
+        file.seek(unit.offset)
+        content = file.read(unit.size_bytes)
+    if len(content) != unit.size_bytes:
+        raise FormatError(f"{unit.path}: truncated while it was read")
+    return content
+
+
+KIND = Kind(
+    "csv",
+    "a .csv or .tsv file, or a folder of them: dicts of the columns",
+    open_csv,
+    lambda path: path.holds(*_SUFFIXES),
+    (
+        DTYPES,
+        Option("delimiter", "between values (default: tabs for .tsv, else commas)"),
+        Option("columns", "their names, where the files have no line of them", "names"),
+    ),
+    ("pyarrow",),
+    "parquet",
+)

@@ -1,0 +1,102 @@
+"""Parquet files, and folders of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fastload.errors import FormatError
+from fastload.formats.files import AnyPath, absolute
+from fastload.pack.sources.batches import BatchesSource, Reader, Unit, check_same, open_batches
+from fastload.pack.sources.kind import RAGGED, Kind, files_of, library
+
+_BATCH_BYTES = 8 << 20
+_SUFFIXES = (".parquet", ".pq")
+
+
+@dataclass(frozen=True)
+class ParquetReader(Reader):
+    """Units are row groups; checksums of pages are checked where files have them."""
+
+    row_bytes: int
+
+    def batches(self, unit: Unit, start: int, stop: int) -> Iterator[Any]:
+        """Decodes the row group from its start on."""
+        pyarrow = library("pyarrow", "parquet")
+        row = 0
+        each = max(min(_BATCH_BYTES // max(self.row_bytes, 1), 1 << 16), 1)
+        try:
+            with _open(unit.path) as file:
+                for batch in file.iter_batches(each, row_groups=[unit.number], use_threads=False):
+                    if row + batch.num_rows > start:
+                        skip = max(start - row, 0)
+                        yield batch.slice(skip, stop - row - skip)
+                    row += batch.num_rows
+                    if row >= stop:
+                        return
+        except (pyarrow.ArrowException, OSError) as error:
+            place = f"row group {unit.number} (rows {unit.first} to {unit.first + unit.rows - 1})"
+            raise FormatError(f"{unit.path}: {place} is damaged: {error}") from error
+
+
+def open_parquet(
+    path: AnyPath, *, ragged: Sequence[str] = (), strict: bool = False
+) -> BatchesSource:
+    """The rows of a file, or of the `.parquet` and `.pq` files of a folder in natural order.
+
+    A sample is a dict with a key for each column; structs are dicts in it.
+
+    Args:
+        path: The file or folder.
+        ragged: Columns whose lists vary in length, though the rows that were looked at have one.
+        strict: Nothing is left out in any case.
+
+    Raises:
+        FormatError: a file is damaged, or files differ in their columns.
+        TypeError, ValueError: a column cannot be packed.
+        ImportError: pyarrow is not installed.
+    """
+    pyarrow = library("pyarrow", "parquet")
+    units: list[Unit] = []
+    paths = files_of(absolute(path), *_SUFFIXES)
+    first, size = None, 0
+    for file in paths:
+        try:
+            with _open(file) as opened:
+                schema, metadata = opened.schema_arrow, opened.metadata
+        except (pyarrow.ArrowException, OSError) as error:
+            if isinstance(error, OSError) and error.errno:
+                raise
+            raise FormatError(f"{file}: no Parquet file, or a damaged one: {error}") from error
+        first = schema if first is None else first
+        check_same("parquet", file, schema, paths[0], first)
+        row = 0
+        for number in range(metadata.num_row_groups):
+            group = metadata.row_group(number)
+            units.append(Unit(file, number, group.num_rows, row))
+            row, size = row + group.num_rows, size + group.total_byte_size
+        if row != metadata.num_rows:
+            raise FormatError(
+                f"{file}: its footer says {metadata.num_rows} rows, its row groups {row}"
+            )
+    rows = sum(unit.rows for unit in units)
+    return open_batches("parquet", ParquetReader(size // max(rows, 1)), units, first, ragged=ragged)
+
+
+def _open(path: str) -> Any:
+    parquet = library("pyarrow.parquet", "parquet", "pyarrow")
+    return parquet.ParquetFile(
+        path, memory_map=False, buffer_size=1 << 20, page_checksum_verification=True
+    )
+
+
+KIND = Kind(
+    "parquet",
+    "a .parquet file or a folder of them: dicts of the columns",
+    open_parquet,
+    lambda path: path.holds(*_SUFFIXES) or path.start.startswith(b"PAR1"),
+    (RAGGED,),
+    ("pyarrow",),
+    "parquet",
+)

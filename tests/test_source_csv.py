@@ -1,0 +1,108 @@
+"""`fastload.pack` of CSV and TSV files, compared with Python's own reader."""
+
+from __future__ import annotations
+
+import csv
+import importlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packing import damaged, refused, samples_of
+
+import fastload
+
+ROWS = 300
+csv_source = importlib.import_module("fastload.pack.sources.csv")
+
+
+@pytest.fixture(autouse=True)
+def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(csv_source, "_BLOCK_BYTES", 700)
+
+
+def rows() -> list[dict[str, Any]]:
+    texts = ["plain", 'a "quoted"\nline,', "", "é", "1"]
+    return [{"n": n, "x": n / 4, "t": texts[n % 5], "b": n % 2 == 0} for n in range(ROWS)]
+
+
+def write(path: Path, delimiter: str = ",", header: bool = True) -> None:
+    with open(path, "w", newline="") as file:
+        writer = csv.writer(file, delimiter=delimiter)
+        if header:
+            writer.writerow(["n", "x", "t", "b"])
+        for row in rows():
+            writer.writerow([row["n"], row["x"], row["t"], str(row["b"]).lower()])
+
+
+@pytest.mark.parametrize(
+    ("name", "delimiter", "options"),
+    [
+        ("a.csv", ",", {}),
+        ("a.tsv", "\t", {}),
+        ("a.csv", ";", {"delimiter": ";"}),
+        ("a.txt", "\t", {"delimiter": "tab", "kind": "csv"}),
+        ("a.csv", ",", {"columns": ["n", "x", "t", "b"]}),
+    ],
+)
+def test_rows_come_back_in_order(
+    tmp_path: Path, name: str, delimiter: str, options: dict[str, Any]
+) -> None:
+    write(tmp_path / name, delimiter, header="columns" not in options)
+    fastload.pack(tmp_path / name, tmp_path / "out", workers=1, shard_size=2000, **options)
+    assert samples_of(tmp_path / "out") == rows()
+
+
+def test_a_folder_and_odd_line_ends(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/2.csv").write_bytes(b'\xef\xbb\xbfa,b\r\n1,x\r\n\r\n2,"y\r\n"\r\n')
+    (tmp_path / "in/10.csv").write_bytes(b"a,b\n3,z")
+    (tmp_path / "in/9.csv").write_bytes(b"a,b\n")
+    fastload.pack(tmp_path / "in", tmp_path / "out")
+    want = [{"a": 1, "b": "x"}, {"a": 2, "b": "y\r\n"}, {"a": 3, "b": "z"}]
+    assert samples_of(tmp_path / "out") == want
+
+
+def test_dtypes_are_what_is_said(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("a,b,c\n1,2,3\n" + "4,5,6\n" * 300 + "7,8.5,9\n")
+    damaged(tmp_path / "a.csv", tmp_path / "out", "a.csv: line 303, at byte", "'b'", "8.5")
+    dtypes = {"a": "int8", "b": "float32", "c": "text"}
+    fastload.pack(tmp_path / "a.csv", tmp_path / "out", dtypes=dtypes)
+    fields = fastload.open(tmp_path / "out").fields
+    assert [str(field) for field in fields] == ["int8 []", "float32 []", "uint8 [-1] (utf8)"]
+    assert samples_of(tmp_path / "out")[-1] == {"a": 7, "b": 8.5, "c": "9"}
+    for bad in ({"d": "int8"}, {"a": "bfloat16"}, {"a": "nothing"}):
+        assert refused(tmp_path / "a.csv", tmp_path / "no", dtypes=bad).startswith("ValueError")
+    (tmp_path / "a.csv").write_text("a\n1\n300\n")
+    damaged(tmp_path / "a.csv", tmp_path / "no", "line 3", "'a'", "300", dtypes={"a": "int8"})
+
+
+@pytest.mark.parametrize(
+    ("bad", "parts"),
+    [
+        ("1,2\n", ["Expected 3 columns, got 2"]),
+        ("1,2,3,4\n", ["Expected 3 columns, got 4"]),
+        ("x,2,3\n", ["'a'", "invalid value 'x'"]),
+        (",2,3\n", ["'a'", "missing"]),
+        ("99999999999999999999,2,3\n", ["'a'", "99999999999999999999"]),
+    ],
+)
+@pytest.mark.parametrize("before", [0, 400])
+def test_bad_lines_are_named(tmp_path: Path, bad: str, parts: list[str], before: int) -> None:
+    if before == 0 and bad.startswith("x"):
+        return  # a column of texts, as far as one can tell
+    good = '1,2,"two\nlines"\n'
+    (tmp_path / "a.csv").write_text("a,b,c\n" + good * (before + 1) + bad + good)
+    line = f"a.csv: line {2 + 2 * (before + 1)}, at byte {6 + 16 * (before + 1)}"
+    damaged(tmp_path / "a.csv", tmp_path / "out", line, *parts)
+
+
+def test_files_that_are_no_tables(tmp_path: Path) -> None:
+    path, out = tmp_path / "a.csv", tmp_path / "out"
+    path.write_bytes(b"")
+    damaged(path, out, "a.csv: there is no line of column names")
+    path.write_text("a,a\n1,2\n")
+    damaged(path, out, "a.csv: line 1", "--columns")
+    path.write_text('a,b\n1,"never\nclosed\n')
+    damaged(path, out, "a.csv: from byte 4 on: a quote is never closed")
+    assert "one character" in refused(path, out, delimiter="ab")
