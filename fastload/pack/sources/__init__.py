@@ -16,11 +16,14 @@ from fastload.pack.sources import (
     arrow,
     csv,
     imagefolder,
+    jsonl,
     mapstyle,
     npy,
     npz,
     parquet,
     raw,
+    tar,
+    tfrecord,
 )
 from fastload.pack.sources.arrays import open_arrays
 from fastload.pack.sources.base import Source
@@ -33,6 +36,9 @@ KINDS: tuple[Kind, ...] = (
     parquet.KIND,
     arrow.KIND,
     csv.KIND,
+    jsonl.KIND,
+    tar.KIND,
+    tfrecord.KIND,
     imagefolder.KIND,  # any folder
     raw.KIND,  # any file of which dtype or shape are given
     mapstyle.KIND,

@@ -1,0 +1,58 @@
+"""What contents are by their names: images, sounds, text, numbers, JSON, arrays, else bytes."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fastload.pack.sources import images
+from fastload.pack.sources.images import BadRecordError
+from fastload.pack.sources.json_values import parse_json
+from fastload.pack.sources.leaves import Leaf
+
+_TEXTS = frozenset(["txt", "text", "transcript"])
+_NUMBERS = frozenset(["cls", "cls2", "class", "count", "index", "inx", "id"])
+_JSON = frozenset(["json", "jsn"])
+_SOUNDS = frozenset(["flac", "wav", "mp3", "ogg"])
+
+
+@dataclass(frozen=True)
+class Contents:
+    """Makes values of named contents.
+
+    Attributes:
+        size: (height, width) that images are resized to.
+        encoded: Images stay as they are.
+    """
+
+    size: tuple[int, int] | None = None
+    encoded: bool = False
+
+    def value(self, suffix: str, content: bytes) -> Any:
+        """The value of a content whose name ends in the lower-case `suffix`, without its dot.
+
+        Raises:
+            BadRecordError: the content is not what the name says.
+        """
+        if f".{suffix}" in images.SUFFIXES:
+            if self.encoded:
+                images.open_image(content)
+                return Leaf(content, "uint8", "image")
+            return images.decode(content, self.size)
+        try:
+            if suffix in _TEXTS:
+                return content.decode("utf-8")
+            if suffix in _NUMBERS:
+                return int(content)
+            if suffix in _JSON:
+                return parse_json(content)
+            if suffix == "npy":
+                return np.load(io.BytesIO(content), allow_pickle=False)
+        except BadRecordError:
+            raise
+        except (ValueError, EOFError, OSError) as error:
+            raise BadRecordError(f".{suffix}: {error}") from error
+        return Leaf(content, "uint8", "audio" if suffix in _SOUNDS else "bytes")

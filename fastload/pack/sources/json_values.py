@@ -1,0 +1,50 @@
+"""JSON as samples: lists of numbers are arrays, nothing is changed on the way."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from fastload.pack.sources.images import BadRecordError
+from fastload.pack.sources.leaves import read_leaf
+
+
+def parse_json(content: bytes) -> Any:
+    """The value of a text in JSON, lists of numbers as leaves.
+
+    Raises:
+        BadRecordError: it is no JSON.
+        ValueError, TypeError: a list is none of numbers of one kind and shape.
+    """
+    try:
+        value = json.loads(content.decode("utf-8-sig"), object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as error:
+        raise BadRecordError(f"no JSON: {error}") from error
+    return _with_arrays(value, "data")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        raise ValueError("a key appears twice")
+    return made
+
+
+def _with_arrays(value: Any, name: str) -> Any:
+    if isinstance(value, dict):
+        return {key: _with_arrays(member, key) for key, member in value.items()}
+    if not isinstance(value, list):
+        return value
+    kinds = set(map(type, value))
+    if dict in kinds:
+        return [_with_arrays(member, name) for member in value]
+    if bool in kinds and len(kinds) > 1:
+        raise ValueError(f"field {name!r}: true and false among numbers")
+    leaf = read_leaf(value, name, 0)
+    if leaf.dtype == "float64" and int in kinds and not _are_exact(value):
+        raise ValueError(f"field {name!r}: an integer among floats that float64 does not hold")
+    return leaf
+
+
+def _are_exact(numbers: list[Any]) -> bool:
+    return all(type(number) is not int or int(float(number)) == number for number in numbers)

@@ -1,0 +1,140 @@
+"""JSON Lines: a sample a line, nested as it likes, or its text in tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fastload.formats.extents import Int64Array
+from fastload.formats.files import AnyPath, absolute
+from fastload.pack.sources.images import BadRecordError
+from fastload.pack.sources.json_values import parse_json
+from fastload.pack.sources.kind import DTYPE, DTYPES, RAGGED, Kind, Option, files_of
+from fastload.pack.sources.records import Decoder, FileRecords, RecordsSource, open_records
+from fastload.pack.sources.tokenizer import Tokenizer, open_tokenizer
+
+_SUFFIXES = (".jsonl", ".ndjson")
+_BLOCK_BYTES = 8 << 20
+
+
+@dataclass(frozen=True)
+class JsonDecoder(Decoder):
+    """Parses a line."""
+
+    def decode(self, content: bytes) -> Any:
+        """The value of a line."""
+        return parse_json(content)
+
+
+@dataclass(frozen=True)
+class TokensDecoder(Decoder):
+    """Parses a line and gives the tokens of its text.
+
+    Attributes:
+        field: The key of the text.
+        tokenizer: Makes tokens of it.
+    """
+
+    field: str
+    tokenizer: Tokenizer
+
+    def decode(self, content: bytes) -> Any:
+        """`{"tokens": [...]}`, of the tokenizer's dtype."""
+        value = parse_json(content)
+        text = value.get(self.field) if isinstance(value, dict) else None
+        if not isinstance(text, str):
+            raise BadRecordError(f"it has no text {self.field!r}")
+        return {"tokens": self.tokenizer.encode(text)}
+
+
+def open_jsonl(
+    path: AnyPath,
+    *,
+    tokenizer: AnyPath | None = None,
+    text_field: str = "text",
+    eos: str | None = None,
+    dtype: Any = None,
+    dtypes: Mapping[str, Any] | None = None,
+    ragged: Sequence[str] = (),
+    strict: bool = False,
+) -> RecordsSource:
+    """The lines of a file, or of all `.jsonl` and `.ndjson` files of a folder in natural order.
+
+    Args:
+        path: The file or folder.
+        tokenizer: Samples are the tokens of a text, instead of the values of the lines.
+        text_field: The key of that text.
+        eos: The token that ends each text.
+        dtype: Of the tokens; None takes the narrowest unsigned one that holds the vocabulary.
+        dtypes: Of numbers, by the names of fields; others are int64, float64 and bool.
+        ragged: Fields whose lists vary in length, though 64 lines that were looked at have one.
+        strict: A line that cannot be parsed is an error.
+
+    Raises:
+        FormatError: lines differ, or none can be read.
+        ValueError: options of tokens without a tokenizer, or a dtype too narrow for it.
+        ImportError: the tokenizer's package is not installed.
+    """
+    paths = files_of(absolute(path), *_SUFFIXES)
+    indexed = [_lines(file) for file in paths]
+    places = [(offsets, sizes) for offsets, sizes, _ in indexed]
+    decoder: Decoder = JsonDecoder()
+    shaping: dict[str, Any] = {}
+    if tokenizer is not None:
+        if dtypes:
+            raise ValueError("dtypes has no meaning for tokens; dtype is theirs")
+        made = open_tokenizer(tokenizer, eos=eos, dtype=dtype)
+        decoder = TokensDecoder(text_field, made)
+        shaping = {"tokenizer": made.describe(), "text_field": text_field}
+    elif dtype is not None or eos is not None:
+        raise ValueError("dtype and eos are of tokens: a --tokenizer (tokenizer=) is needed")
+    lines = [numbers for _, _, numbers in indexed]
+    records = FileRecords.of(paths, places, decoder, "line", lines)
+    ragged = ("tokens",) if tokenizer is not None else ragged
+    return open_records(
+        "jsonl", records, strict=strict, dtypes=dtypes, ragged=ragged, shaping=shaping
+    )
+
+
+def _lines(path: str) -> tuple[Int64Array, Int64Array, Int64Array]:
+    """Where the lines that are not blank begin, their sizes, and their numbers from 1."""
+    ends, base, last = [], 0, b"\n"
+    with open(path, "rb", buffering=0) as file:
+        while block := file.read(_BLOCK_BYTES):
+            ends.append(np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n")) + base)
+            base, last = base + len(block), block[-1:]
+    ends.append(np.array([base] if last != b"\n" else [], np.int64))
+    stops = np.concatenate(ends).astype(np.int64)
+    starts = np.concatenate([[0], stops[:-1] + 1]).astype(np.int64)[: len(stops)]
+    sizes = stops - starts
+    blank = np.flatnonzero(sizes <= 1)
+    if len(blank):  # those of one byte may hold a digit
+        with open(path, "rb") as file:
+            keep = np.ones(len(sizes), bool)
+            for row in blank.tolist():
+                file.seek(int(starts[row]))
+                keep[row] = bool(file.read(int(sizes[row])).strip())
+        kept = np.flatnonzero(keep)
+        return starts[kept], sizes[kept], kept + 1
+    return starts, sizes, np.arange(1, len(sizes) + 1)
+
+
+KIND = Kind(
+    "jsonl",
+    "a .jsonl file or a folder of them: the values of lines, or the tokens of a text",
+    open_jsonl,
+    lambda path: path.holds(*_SUFFIXES),
+    (
+        DTYPES,
+        RAGGED,
+        Option("tokenizer", "a tokenizer.json, or tiktoken:NAME: samples are tokens of a text"),
+        Option("text_field", "the key of the text (default: text)"),
+        Option("eos", "the token that ends each text, such as '<|endoftext|>'"),
+        DTYPE,
+    ),
+    ("tokenizers", "tiktoken"),
+    "tokenizers",
+)

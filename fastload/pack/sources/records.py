@@ -1,0 +1,342 @@
+"""Inputs of records that are read one by one, from wherever they lie."""
+
+from __future__ import annotations
+
+import abc
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from fastload.errors import FormatError
+from fastload.formats.extents import Int64Array
+from fastload.formats.manifest import Skipped
+from fastload.pack.cast import dtype_named
+from fastload.pack.sources.base import Advance, Part, Rows, Source, probed
+from fastload.pack.sources.images import BadRecordError
+from fastload.pack.sources.samples import SampleCollector, Schema
+
+_SAMPLE = re.compile(r"sample (\d+)")
+
+
+class OpenFiles:
+    """Reads ranges of files; the one that was read last stays open."""
+
+    def __init__(self) -> None:
+        self._path, self._descriptor = "", -1
+
+    def __enter__(self) -> OpenFiles:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close()
+
+    def read(self, path: str, offset: int, size_bytes: int) -> bytes:
+        """The bytes of a range.
+
+        Raises:
+            FormatError: the file ends before it does.
+            OSError: with the path, if it cannot be read.
+        """
+        if path != self._path:
+            self._close()
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            self._path = path
+        pieces, end = [], offset + size_bytes
+        while offset < end:
+            try:
+                piece = os.pread(self._descriptor, end - offset, offset)
+            except OSError as error:
+                raise OSError(error.errno, error.strerror, path) from error
+            if not piece:
+                raise FormatError(f"{path}: truncated while it was read, at byte {offset}")
+            pieces.append(piece)
+            offset += len(piece)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _close(self) -> None:
+        if self._path:
+            os.close(self._descriptor)
+        self._path = ""
+
+
+class Records(abc.ABC):
+    """Where samples lie; a few of them travel to the process that reads them."""
+
+    @abc.abstractmethod
+    def __len__(self) -> int: ...
+
+    @abc.abstractmethod
+    def read(self, row: int, files: OpenFiles) -> Any:
+        """A sample: numbers, arrays, text and the like in containers.
+
+        Raises:
+            BadRecordError: it cannot be read, which can be left out.
+            FormatError, OSError: nothing can be read from here on.
+        """
+
+    @abc.abstractmethod
+    def where(self, row: int) -> str:
+        """The file of a sample, and the place in it."""
+
+    @abc.abstractmethod
+    def take(self, rows: Int64Array) -> Records:
+        """The samples at `rows`, in that order."""
+
+    @abc.abstractmethod
+    def files(self) -> Sequence[str]:
+        """The files that are read."""
+
+
+class Decoder(abc.ABC):
+    """Makes a sample of the bytes of a record; pickled to the process that does it."""
+
+    @abc.abstractmethod
+    def decode(self, content: bytes) -> Any:
+        """The sample.
+
+        Raises:
+            BadRecordError: the bytes are not what they should be.
+        """
+
+
+@dataclass(frozen=True, eq=False)
+class FileRecords(Records):
+    """Ranges of files.
+
+    Attributes:
+        paths: Of the files.
+        numbers: int64 (samples): the file of each.
+        offsets: int64 (samples): where each begins.
+        sizes: int64 (samples): the bytes of each.
+        counts: int64 (samples): the number of each in its file, as people count.
+        decoder: Makes samples of the bytes.
+        unit: What a record is called.
+    """
+
+    paths: tuple[str, ...]
+    numbers: Int64Array
+    offsets: Int64Array
+    sizes: Int64Array
+    counts: Int64Array
+    decoder: Decoder
+    unit: str = "record"
+
+    @classmethod
+    def of(
+        cls,
+        paths: Sequence[str],
+        places: Sequence[tuple[Int64Array, Int64Array]],
+        decoder: Decoder,
+        unit: str = "record",
+        counts: Sequence[Int64Array] | None = None,
+    ) -> FileRecords:
+        """The records of several files; of each, offsets and sizes. They count from 0."""
+        lengths = [len(offsets) for offsets, _ in places]
+        if counts is None:
+            counts = [np.arange(length) for length in lengths]
+        empty = np.zeros(0, np.int64)
+        return cls(
+            tuple(paths),
+            np.repeat(np.arange(len(paths)), lengths),
+            np.concatenate([empty, *(offsets for offsets, _ in places)]),
+            np.concatenate([empty, *(sizes for _, sizes in places)]),
+            np.concatenate([empty, *counts]),
+            decoder,
+            unit,
+        )
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def read(self, row: int, files: OpenFiles) -> Any:
+        """The sample that the decoder makes."""
+        path = self.paths[self.numbers[row]]
+        content = files.read(path, int(self.offsets[row]), int(self.sizes[row]))
+        return self.decoder.decode(content)
+
+    def where(self, row: int) -> str:
+        """File, number and offset."""
+        path = self.paths[self.numbers[row]]
+        return f"{path}: {self.unit} {self.counts[row]}, at byte {self.offsets[row]}"
+
+    def take(self, rows: Int64Array) -> FileRecords:
+        """The same with fewer files, too."""
+        used, numbers = np.unique(self.numbers[rows], return_inverse=True)
+        return replace(
+            self,
+            paths=tuple(self.paths[number] for number in used.tolist()),
+            numbers=numbers,
+            offsets=self.offsets[rows],
+            sizes=self.sizes[rows],
+            counts=self.counts[rows],
+        )
+
+    def files(self) -> Sequence[str]:
+        """The files."""
+        return self.paths
+
+
+@dataclass(frozen=True)
+class RecordsPart(Part):
+    """Some records.
+
+    Attributes:
+        records: To read.
+        indices: Their numbers in the input.
+        schema: Of the samples.
+        strict: A bad record is an error.
+    """
+
+    records: Records
+    indices: Int64Array
+    schema: Schema
+    strict: bool
+
+    def read(self, advance: Advance) -> Rows:
+        """Reads the records one by one; bad ones are skipped.
+
+        Raises:
+            FormatError: a record differs from the others, or is bad and `strict` is set.
+            OSError: a file cannot be read.
+        """
+        schema = self.schema
+        samples = SampleCollector(
+            schema.fields, schema.structure, len(self.records), dtypes=schema.dtypes
+        )
+        skipped, places = [], []
+        with OpenFiles() as files:
+            for row, index in enumerate(self.indices.tolist()):
+                try:
+                    samples.add(self.records.read(row, files), index)
+                except BadRecordError as error:
+                    where = self.records.where(row)
+                    if self.strict:
+                        raise FormatError(f"{where}: {error}") from error
+                    skipped.append(Skipped(os.path.basename(where), str(error)))
+                    places.append(row)
+                except FormatError:
+                    raise
+                except (ValueError, TypeError, KeyError) as error:
+                    raise _misfit(self.records.where(row), error) from error
+                advance(1)
+        return Rows(samples.finish(), tuple(skipped), tuple(places))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordsSource(Source):
+    """Records that are read one by one."""
+
+    records: Records
+    schema: Schema
+    strict: bool
+    shaping: dict[str, Any] = field(default_factory=dict)
+
+    def part(self, start: int, stop: int) -> RecordsPart:
+        """The samples [start, stop)."""
+        return self.take(np.arange(start, stop))
+
+    def take(self, indices: Int64Array) -> RecordsPart:
+        """The samples at `indices`."""
+        return RecordsPart(self.records.take(indices), indices, self.schema, self.strict)
+
+    def paths(self) -> Sequence[str]:
+        """The files."""
+        return self.records.files()
+
+    def inputs(self) -> Any:
+        """Names and sizes of the files."""
+        return [[os.path.basename(path), os.path.getsize(path)] for path in self.paths()]
+
+    def options(self) -> dict[str, Any]:
+        """What shapes the samples."""
+        return self.shaping
+
+
+def open_records(
+    kind: str,
+    records: Records,
+    *,
+    strict: bool,
+    dtypes: Mapping[str, Any] | None = None,
+    ragged: Sequence[str] = (),
+    images: Sequence[str] = (),
+    classes: Mapping[str, tuple[str, ...]] | None = None,
+    notices: Sequence[str] = (),
+    shaping: Mapping[str, Any] | None = None,
+) -> RecordsSource:
+    """Takes the schema of records from some of them.
+
+    Args:
+        kind: Of the input.
+        records: All of them.
+        strict: A bad record is an error.
+        dtypes: The dtypes of numbers that the records do not fix, by the names of fields.
+        ragged: The names of fields that vary in length, whether or not some samples show it.
+        images: The names of fields of decoded images, which must be of one size.
+        classes: As in `Source`.
+        notices: As in `Source`.
+        shaping: The options that shape the output, in JSON's types.
+
+    Raises:
+        FormatError: there is no record, none can be read, or they differ.
+    """
+    if not len(records):
+        raise FormatError(f"{', '.join(records.files()[:1])}: no {kind} records in it")
+    known = {name: dtype_named(dtype) for name, dtype in (dtypes or {}).items()}
+    samples, indices, bad = [], [], []
+    with OpenFiles() as files:
+        for row in probed(len(records)):
+            try:
+                samples.append(records.read(row, files))
+                indices.append(row)
+            except BadRecordError as error:
+                bad.append(f"{records.where(row)}: {error}")
+                if strict:
+                    raise FormatError(bad[0]) from error
+            except FormatError:
+                raise
+            except (ValueError, TypeError, KeyError) as error:
+                raise _misfit(records.where(row), error) from error
+    if not samples:
+        raise FormatError(
+            f"none of {len(bad)} {kind} records that were looked at can be read; the "
+            f"first is {bad[0]}"
+        )
+    try:
+        schema = Schema.of(samples, indices, known, ragged)
+    except (ValueError, TypeError, KeyError) as error:
+        named = _SAMPLE.match(str(error.args[0]))
+        row = int(named[1]) if named is not None else indices[0]
+        raise _misfit(records.where(row), error) from error
+    for of in schema.fields:
+        if of.name in images and of.ragged:
+            raise FormatError(
+                f"{records.files()[0]}: images {of.name!r} differ in size; --resize HxW "
+                "(resize=(H, W)) makes them equal, --encoded (encoded=) keeps them as they are"
+            )
+    return RecordsSource(
+        kind=kind,
+        fields=schema.fields,
+        structure=schema.structure,
+        rows=len(records),
+        classes=dict(classes or {}),
+        notices=tuple(notices),
+        ragged_bytes=schema.ragged_bytes,
+        records=records,
+        schema=schema,
+        strict=strict,
+        shaping={
+            **({"dtypes": known} if known else {}),
+            **({"ragged": list(ragged)} if ragged else {}),
+            **(shaping or {}),
+        },
+    )
+
+
+def _misfit(where: str, error: Exception) -> FormatError:
+    text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+    return FormatError(f"{where}: {text}")

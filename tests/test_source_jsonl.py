@@ -1,0 +1,188 @@
+"""`fastload.pack` of JSON Lines, as values and as tokens."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from packing import damaged, refused, same_bytes, samples_of
+
+import fastload
+from fastload.formats import packed
+from fastload.pack.sources.base import probed
+
+ROWS = 120
+
+
+def values() -> list[dict[str, Any]]:
+    return [
+        {
+            "n": n,
+            "x": n / 8,
+            "ok": n % 3 == 0,
+            "text": f"é\n{n}" * (n % 3),
+            "ids": list(range(n % 5)),
+            "pair": [n, -n],
+            "matrix": [[0.5, n], [1, 2]],
+            "boxes": [[n, n, 1, 2]] * (n % 3),
+            "in": {"deep": {"er": n}, "s": str(n)},
+            "turns": [{"who": "a", "n": n}, {"who": "b", "n": -n}],
+        }
+        for n in range(ROWS)
+    ]
+
+
+def write(path: Path, lines: list[Any], end: str = "\n") -> None:
+    path.write_text(end.join(json.dumps(line, ensure_ascii=False) for line in lines))
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\n\n  \n"])
+def test_values_come_back_in_order(tmp_path: Path, end: str) -> None:
+    write(tmp_path / "a.jsonl", values(), end)
+    fastload.pack(tmp_path / "a.jsonl", tmp_path / "1", workers=1, shard_size=4000)
+    assert samples_of(tmp_path / "1") == values()
+    if end == "\n":
+        fastload.pack(tmp_path / "a.jsonl", tmp_path / "2", workers=2, shard_size=4000)
+        assert same_bytes(tmp_path / "1", tmp_path / "2")
+
+
+def test_folders_bare_values_and_empty_lines(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/10.jsonl").write_bytes(b"3\n4\n")
+    (tmp_path / "in/9.ndjson").write_bytes(b"\xef\xbb\xbf1\n\n \n2")
+    (tmp_path / "in/11.jsonl").write_bytes(b"")
+    fastload.pack(tmp_path / "in", tmp_path / "out")
+    assert samples_of(tmp_path / "out") == [1, 2, 3, 4]
+
+
+def test_dtypes_and_ragged_fields_are_what_is_said(tmp_path: Path) -> None:
+    lines = [{"x": 1, "v": [1, 2]}] * 300 + [{"x": 1.5, "v": [3, 4]}]
+    odd = next(row for row in range(300) if row not in probed(301))
+    lines[odd] = {"x": 2, "v": [5]}
+    write(tmp_path / "a.jsonl", lines)
+    out = tmp_path / "out"
+    path = tmp_path / "a.jsonl"
+    damaged(path, out, "a.jsonl: line 301, at byte", "'x' is float64")
+    parts = f"a.jsonl: line {odd + 1}, at byte", "'v' is int64 [1]"
+    damaged(path, out, *parts, dtypes={"x": "float32"})
+    options: dict[str, Any] = {"dtypes": {"x": "float32", "v": "uint8"}, "ragged": ["v"]}
+    fastload.pack(path, out, overwrite=True, **options)
+    fields = fastload.open(out).fields
+    assert [str(field) for field in fields] == ["float32 []", "uint8 [-1]"]
+    assert samples_of(out) == lines
+    lines[200] = {"x": 1, "v": [256]}
+    write(path, lines)
+    damaged(path, tmp_path / "no", "line 201", "'v': 256 does not fit uint8", **options)
+    assert "no field 'z'" in refused(path, tmp_path / "new", dtypes={"z": "uint8"})
+
+
+@pytest.mark.parametrize(
+    ("line", "part"),
+    [
+        ('{"x": null}', "NoneType"),
+        ('{"x": 9223372036854775808}', "exceeds int64"),
+        ('{"x": "text"}', "'x' is utf8"),
+        ('{"y": 1}', "'x' is missing"),
+        ('{"x": 1, "y": 1}', "'y' is not in sample 0"),
+        ("[1]", "a dict is needed"),
+        ('{"x": [1, [2]]}', "unequal"),
+        ('{"x": ["a"]}', "list of str"),
+        ('{"x": [true, 2]}', "true and false among numbers"),
+        ('{"x": [9007199254740993, 0.5]}', "float64 does not hold"),
+    ],
+)
+def test_values_that_differ_stop_with_their_line(tmp_path: Path, line: str, part: str) -> None:
+    (tmp_path / "a.jsonl").write_text('{"x": 1}\n' * 200 + line + "\n" + '{"x": 1}\n' * 99)
+    damaged(tmp_path / "a.jsonl", tmp_path / "out", "a.jsonl: line 201, at byte 1800", part)
+
+
+def test_lines_that_are_no_json_are_listed_or_stop(tmp_path: Path) -> None:
+    lines = [json.dumps({"x": n}) for n in range(200)]
+    for row, bad in ((0, "{"), (70, '{"x": 1, "x": 2}'), (71, '{"x": 1'), (199, "nonsense")):
+        lines[row] = bad
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    report = fastload.pack(tmp_path / "a.jsonl", tmp_path / "out", shard_size=256)
+    assert [skipped.path.partition(",")[0] for skipped in report.skipped] == [
+        f"a.jsonl: line {n}" for n in (1, 71, 72, 200)
+    ]
+    assert "a key appears twice" in report.skipped[1].reason
+    want = [{"x": n} for n in range(200) if n not in (0, 70, 71, 199)]
+    assert samples_of(tmp_path / "out") == want
+    damaged(tmp_path / "a.jsonl", tmp_path / "no", "line 1, at byte 0: no JSON", strict=True)
+    (tmp_path / "a.jsonl").write_text("x\ny\n")
+    damaged(tmp_path / "a.jsonl", tmp_path / "no", "none of 2 jsonl records", "line 1")
+    (tmp_path / "a.jsonl").write_text("\n\n")
+    damaged(tmp_path / "a.jsonl", tmp_path / "no", "no jsonl records")
+
+
+# --- Tokens -----------------------------------------------------------------------------------
+
+
+def tokenizer_file(path: Path, vocabulary: dict[str, int]) -> Any:
+    tokenizers = pytest.importorskip("tokenizers", reason="pip install 'fastload[tokenizers]'")
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="?"))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    made.enable_truncation(3)  # which packing does not do
+    made.save(str(path))
+    return made
+
+
+def test_texts_become_tokens_of_the_narrowest_dtype(tmp_path: Path) -> None:
+    words = {"?": 0, "a": 1, "b": 2, "<end>": 65535}
+    tokenizer_file(tmp_path / "t.json", words)
+    texts = ["a b a b b", "", "c a"]
+    write(tmp_path / "a.jsonl", [{"body": text, "id": n} for n, text in enumerate(texts)])
+    options: dict[str, Any] = {"tokenizer": tmp_path / "t.json", "text_field": "body"}
+    fastload.pack(tmp_path / "a.jsonl", tmp_path / "out", eos="<end>", **options)
+    (field,) = fastload.open(tmp_path / "out").fields
+    assert str(field) == "uint16 [-1]"
+    want = [[1, 2, 1, 2, 2, 65535], [65535], [0, 1, 65535]]
+    assert [sample["tokens"] for sample in samples_of(tmp_path / "out")] == want
+    source = packed.read_manifest(tmp_path / "out").source
+    assert source["tokenizer"][1:] == [65535, "uint16"]
+    assert str(tmp_path) not in json.dumps(source)
+
+    tokenizer_file(tmp_path / "t.json", {**words, "more": 65536})
+    fastload.pack(tmp_path / "a.jsonl", tmp_path / "wide", **options)
+    assert str(fastload.open(tmp_path / "wide").fields[0]) == "uint32 [-1]"
+    text = refused(tmp_path / "a.jsonl", tmp_path / "no", dtype="uint16", **options)
+    assert "65537 tokens, which uint16 does not hold" in text
+    assert "no token 'x'" in refused(tmp_path / "a.jsonl", tmp_path / "no", eos="x", **options)
+    fastload.pack(tmp_path / "a.jsonl", tmp_path / "long", dtype="int64", **options)
+    assert str(fastload.open(tmp_path / "long").fields[0]) == "int64 [-1]"
+
+
+def test_tokenizers_and_texts_that_are_none(tmp_path: Path) -> None:
+    pytest.importorskip("tokenizers", reason="pip install 'fastload[tokenizers]'")
+    write(tmp_path / "a.jsonl", [{"text": "a"}, {"x": 1}, {"text": "b"}])
+    (tmp_path / "t.json").write_text("{}")
+    path = tmp_path / "t.json"
+    damaged(tmp_path / "a.jsonl", tmp_path / "out", "t.json: no tokenizer", tokenizer=path)
+    assert "--tokenizer" in refused(tmp_path / "a.jsonl", tmp_path / "no", eos="x")
+    tokenizer_file(tmp_path / "t.json", {"?": 0, "a": 1})
+    report = fastload.pack(tmp_path / "a.jsonl", tmp_path / "some", tokenizer=tmp_path / "t.json")
+    assert [(s.path.partition(",")[0], s.reason) for s in report.skipped] == [
+        ("a.jsonl: line 2", "it has no text 'text'")
+    ]
+
+
+def test_tiktoken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiktoken = pytest.importorskip("tiktoken", reason="pip install 'fastload[tokenizers]'")
+    ranks = {bytes([n]): n for n in range(256)} | {b"ab": 256}
+    made = tiktoken.Encoding(
+        "small", pat_str=r"\S+|\s+", mergeable_ranks=ranks, special_tokens={"<end>": 300}
+    )
+    monkeypatch.setattr(tiktoken, "get_encoding", {"small": made}.__getitem__)
+    texts = ["ab <end>", "é"]
+    write(tmp_path / "a.jsonl", [{"text": text} for text in texts])
+    options: dict[str, Any] = {"tokenizer": "tiktoken:small", "eos": "<end>", "workers": 1}
+    fastload.pack(tmp_path / "a.jsonl", tmp_path / "out", **options)
+    want = [[*made.encode_ordinary(text), 300] for text in texts]
+    assert [sample["tokens"] for sample in samples_of(tmp_path / "out")] == want
+    assert want[0][0] == 256
+    text = refused(tmp_path / "a.jsonl", tmp_path / "no", dtype="uint8", **options)
+    assert "301 tokens, which uint8 does not hold" in text
+    assert np.dtype("uint16").name == fastload.open(tmp_path / "out").fields[0].dtype
