@@ -15,13 +15,17 @@ from fastload.formats.files import absolute
 from fastload.pack.sources import (
     arrow,
     csv,
+    hdf5,
     imagefolder,
+    imagelist,
     jsonl,
     mapstyle,
+    megatron,
     npy,
     npz,
     parquet,
     raw,
+    safetensors,
     tar,
     tfrecord,
 )
@@ -33,12 +37,16 @@ from fastload.pack.sources.mapstyle import Held, open_samples
 KINDS: tuple[Kind, ...] = (
     npy.KIND,
     npz.KIND,
+    safetensors.KIND,
+    hdf5.KIND,
+    megatron.KIND,
     parquet.KIND,
     arrow.KIND,
     csv.KIND,
     jsonl.KIND,
     tar.KIND,
     tfrecord.KIND,
+    imagelist.KIND,
     imagefolder.KIND,  # any folder
     raw.KIND,  # any file of which dtype or shape are given
     mapstyle.KIND,

@@ -230,6 +230,10 @@ def _column(array: Any, field: Field) -> AnyColumn:
     if field.logical in (TEXT, "bytes", "image", "audio"):
         if not pyarrow.types.is_large_binary(array.type):
             if _is_text(pyarrow.types, array.type):
+                try:
+                    array.validate(full=True)
+                except pyarrow.ArrowInvalid as error:  # Parquet files are read without a check
+                    raise ColumnError(0, f"field {field.name!r}: from here on: {error}") from error
                 array = array.cast(pyarrow.large_string())
             array = array.cast(pyarrow.large_binary())
         buffers = array.buffers()

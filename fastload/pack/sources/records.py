@@ -90,6 +90,10 @@ class Records(abc.ABC):
     def files(self) -> Sequence[str]:
         """The files that are read."""
 
+    def describe(self) -> Any:
+        """Names and sizes of the files, in JSON's types."""
+        return [[os.path.basename(path), os.path.getsize(path)] for path in self.files()]
+
 
 class Decoder(abc.ABC):
     """Makes a sample of the bytes of a record; pickled to the process that does it."""
@@ -248,8 +252,8 @@ class RecordsSource(Source):
         return self.records.files()
 
     def inputs(self) -> Any:
-        """Names and sizes of the files."""
-        return [[os.path.basename(path), os.path.getsize(path)] for path in self.paths()]
+        """What the records say of themselves."""
+        return self.records.describe()
 
     def options(self) -> dict[str, Any]:
         """What shapes the samples."""
@@ -264,6 +268,7 @@ def open_records(
     dtypes: Mapping[str, Any] | None = None,
     ragged: Sequence[str] = (),
     images: Sequence[str] = (),
+    names: Sequence[str] = (),
     classes: Mapping[str, tuple[str, ...]] | None = None,
     notices: Sequence[str] = (),
     shaping: Mapping[str, Any] | None = None,
@@ -277,6 +282,7 @@ def open_records(
         dtypes: The dtypes of numbers that the records do not fix, by the names of fields.
         ragged: The names of fields that vary in length, whether or not some samples show it.
         images: The names of fields of decoded images, which must be of one size.
+        names: Of the fields, where the records do not name them.
         classes: As in `Source`.
         notices: As in `Source`.
         shaping: The options that shape the output, in JSON's types.
@@ -318,6 +324,9 @@ def open_records(
                 f"{records.files()[0]}: images {of.name!r} differ in size; --resize HxW "
                 "(resize=(H, W)) makes them equal, --encoded (encoded=) keeps them as they are"
             )
+    if names:
+        renamed = (replace(of, name=name) for of, name in zip(schema.fields, names, strict=True))
+        schema = replace(schema, fields=tuple(renamed))
     return RecordsSource(
         kind=kind,
         fields=schema.fields,

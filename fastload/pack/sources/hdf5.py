@@ -1,0 +1,211 @@
+"""HDF5 files, and folders of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fastload.errors import FormatError
+from fastload.formats.arrays import number_field
+from fastload.formats.extents import Field, Int64Array
+from fastload.formats.fields import TEXT
+from fastload.formats.files import AnyPath, absolute, file_source
+from fastload.pack.sources.arrays import Column, ColumnsSource, columns_source
+from fastload.pack.sources.base import AnyColumn, Array, Collector, Ragged, RaggedBuilder, stored
+from fastload.pack.sources.kind import Kind, files_of, library
+from fastload.structure import Structure
+
+_SUFFIXES = (".h5", ".hdf5", ".hdf")
+_MAGIC = b"\x89HDF\r\n\x1a\n"
+_MEAN_ROWS = 64
+
+
+@dataclass(frozen=True)
+class Hdf5Column(Column):
+    """A dataset of each of some files.
+
+    Attributes:
+        name: Of the dataset in the files.
+        files: Their paths.
+        lengths: The samples in each.
+        mean: Bytes of a sample of a ragged field.
+    """
+
+    name: str
+    files: tuple[str, ...]
+    lengths: tuple[int, ...]
+    mean: int = 0
+
+    def read(self, start: int, stop: int) -> AnyColumn:
+        """Reads a range; what is compressed is decompressed chunk by chunk."""
+        made = Collector(self.field, max(stop - start, 0))
+        for path, length in zip(self.files, self.lengths, strict=True):
+            first, last = max(start, 0), min(stop, length)
+            if first < last:
+                made.add(self._column(path, slice(first, last)))
+            start, stop = start - length, stop - length
+        return made.finish()
+
+    def take(self, indices: Int64Array) -> AnyColumn:
+        """Reads the samples upwards, and puts them in order."""
+        order = np.argsort(indices, kind="stable")
+        wanted = indices[order]
+        made, end = Collector(self.field, len(indices)), 0
+        for path, length in zip(self.files, self.lengths, strict=True):
+            rows = wanted[(wanted >= end) & (wanted < end + length)] - end
+            if len(rows):
+                unique, places = np.unique(rows, return_inverse=True)
+                column = self._column(path, unique)
+                made.add(column.take(places) if isinstance(column, Ragged) else column[places])
+            end += length
+        back = np.empty(len(order), np.int64)
+        back[order] = np.arange(len(order))
+        done = made.finish()
+        return done.take(back) if isinstance(done, Ragged) else done[back]
+
+    def _column(self, path: str, rows: Any) -> AnyColumn:
+        h5py = library("h5py", "hdf5")
+        try:
+            with h5py.File(path, "r") as file:
+                values = file[self.name][rows]
+        except (OSError, KeyError, RuntimeError) as error:
+            if isinstance(error, OSError) and error.errno:
+                raise
+            raise FormatError(f"{path}: dataset {self.name!r} is damaged: {error}") from error
+        try:
+            return _converted(values, self.field)
+        except UnicodeError as error:
+            raise FormatError(f"{path}: dataset {self.name!r}: {error}") from error
+
+    def paths(self) -> Sequence[str]:
+        """The files."""
+        return self.files
+
+    def mean_bytes(self) -> int:
+        """As the first samples have it."""
+        return self.mean
+
+    def describe(self) -> Any:
+        """Names and sizes of the files, and the dataset."""
+        sizes = [[os.path.basename(path), os.path.getsize(path)] for path in self.files]
+        return [self.name, sizes]
+
+
+def _converted(values: Array, field: Field) -> AnyColumn:
+    if not field.ragged:
+        return stored(values, field)
+    builder = RaggedBuilder(field)
+    for value in values.tolist() if values.dtype.kind == "S" else values:
+        if field.logical is None:
+            builder.append(stored(np.asarray(value), field))
+        else:
+            content = value.encode() if isinstance(value, str) else bytes(value)
+            if field.logical == TEXT:
+                content.decode("utf-8")
+            builder.append(content)
+    return builder.finish()
+
+
+def open_hdf5(path: AnyPath, *, strict: bool = False) -> ColumnsSource:
+    """The datasets of a file, or of the files of a folder in natural order, along their first axes.
+
+    A sample is a dict with a key for each dataset; groups are dicts in it. Text and bytes of any
+    length, and arrays of varying length, are ragged fields.
+
+    Raises:
+        FormatError: a file is damaged, its datasets are not of one length, or files differ.
+        TypeError: a dataset holds what cannot be packed.
+        ImportError: h5py is not installed.
+    """
+    h5py = library("h5py", "hdf5")
+    files = tuple(files_of(absolute(path), *_SUFFIXES))
+    found: dict[str, Field] = {}
+    means: dict[str, int] = {}
+    lengths = []
+    for file in files:
+        file_source(file)
+        try:
+            with h5py.File(file, "r") as opened:
+                fields = {name: _field(h5py, file, of) for name, of in _datasets(h5py, opened)}
+                rows = {name: opened[name].shape[0] for name in fields}
+                for name, field in fields.items():
+                    if field.ragged and not means.get(name) and rows[name]:
+                        some = _converted(opened[name][:_MEAN_ROWS], field)
+                        means[name] = (
+                            some.values.nbytes // len(some) if isinstance(some, Ragged) else 0
+                        )
+        except (OSError, RuntimeError) as error:
+            if isinstance(error, OSError) and error.errno:
+                raise
+            raise FormatError(f"{file}: no HDF5 file, or a damaged one: {error}") from error
+        if not fields:
+            raise FormatError(f"{file}: there are no datasets in it")
+        first = next(iter(rows))
+        odd = next((name for name in rows if rows[name] != rows[first]), None)
+        if odd is not None:
+            raise FormatError(
+                f"{file}: datasets {first!r} and {odd!r} have {rows[first]} and {rows[odd]} samples"
+            )
+        found = found or fields
+        if fields != found:
+            raise FormatError(f"{files[0]} and {file} differ in their datasets; all must agree")
+        lengths.append(rows[first])
+    columns = [
+        Hdf5Column(field, sum(lengths), name, files, tuple(lengths), means.get(name, 0))
+        for name, field in found.items()
+    ]
+    return columns_source("hdf5", columns, _structure(list(found)))
+
+
+def _structure(names: list[str]) -> Structure:
+    made: dict[str, Any] = {}
+    for number, name in enumerate(names):
+        *groups, last = name.split("/")
+        inner = made
+        for group in groups:
+            inner = inner.setdefault(group, {})
+        inner[last] = number
+    return made
+
+
+def _datasets(h5py: Any, group: Any, above: str = "") -> Iterator[tuple[str, Any]]:
+    for name, member in group.items():
+        if isinstance(member, h5py.Group):
+            yield from _datasets(h5py, member, f"{above}{name}/")
+        elif isinstance(member, h5py.Dataset):
+            yield f"{above}{name}", member
+
+
+def _field(h5py: Any, path: str, dataset: Any) -> Field:
+    name = dataset.name.strip("/").replace("/", ".")
+    where = f"{path}: dataset {dataset.name!r}"
+    if not dataset.shape:
+        raise FormatError(f"{where} has no first axis")
+    text = h5py.check_string_dtype(dataset.dtype)
+    inner = h5py.check_vlen_dtype(dataset.dtype)
+    if (text is not None or inner is not None) and len(dataset.shape) > 1:
+        raise TypeError(f"{where}: texts and arrays of any length in more than one axis")
+    if text is not None:
+        is_text = text.encoding == "utf-8" or text.length is None
+        return Field(name, "uint8", (), True, TEXT if is_text else "bytes")
+    if inner is not None:
+        field = number_field(name, np.dtype(inner), ())
+        return Field(name, field.dtype, (), True)
+    if h5py.check_enum_dtype(dataset.dtype) not in (None, {"FALSE": 0, "TRUE": 1}):
+        raise TypeError(f"{where}: an enumeration cannot be packed")
+    return number_field(name, dataset.dtype, dataset.shape[1:])
+
+
+KIND = Kind(
+    "hdf5",
+    "an HDF5 file or a folder of them: dicts of the datasets, along their first axes",
+    open_hdf5,
+    lambda path: path.holds(*_SUFFIXES) or path.start.startswith(_MAGIC),
+    (),
+    ("h5py",),
+    "hdf5",
+)

@@ -1,0 +1,202 @@
+"""A folder of images, and a CSV file that gives their labels."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from fastload.errors import FormatError
+from fastload.formats.extents import Int64Array
+from fastload.formats.files import AnyPath, absolute, list_files
+from fastload.pack.sources import images
+from fastload.pack.sources.base import Array
+from fastload.pack.sources.images import ENCODED, RESIZE, BadRecordError, check_encoded, image_size
+from fastload.pack.sources.kind import Kind, Option
+from fastload.pack.sources.leaves import Leaf
+from fastload.pack.sources.records import OpenFiles, Records, RecordsSource, open_records
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledImages(Records):
+    """Images of a folder with their labels.
+
+    Attributes:
+        folder: Of the images.
+        names: Of the files in it.
+        labels: int64 or float64 (samples).
+        table: The file that names them, first.
+        lines: int64 (samples): where it does.
+        size: (height, width) that images are resized to.
+        encoded: Images stay as they are.
+    """
+
+    folder: str
+    names: tuple[str, ...]
+    labels: Array
+    table: str
+    lines: Int64Array
+    size: tuple[int, int] | None
+    encoded: bool
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def read(self, row: int, files: OpenFiles) -> Any:
+        """The tuple (image, label)."""
+        path = os.path.join(self.folder, self.names[row])
+        try:
+            content = files.read(path, 0, os.path.getsize(path))
+        except (FileNotFoundError, IsADirectoryError) as error:
+            raise BadRecordError(f"there is no file {self.names[row]!r} in the folder") from error
+        if not self.encoded:
+            return images.decode(content, self.size), self.labels[row]
+        images.open_image(content)
+        return Leaf(content, "uint8", "image"), self.labels[row]
+
+    def where(self, row: int) -> str:
+        """The image, and the line that names it."""
+        line = f"{os.path.basename(self.table)}: line {self.lines[row]}"
+        return f"{self.folder}/{self.names[row]} ({line})"
+
+    def take(self, rows: Int64Array) -> LabelledImages:
+        """The images at `rows`."""
+        names = tuple(self.names[row] for row in rows.tolist())
+        return replace(self, names=names, labels=self.labels[rows], lines=self.lines[rows])
+
+    def files(self) -> Sequence[str]:
+        """The table, and the images that are there."""
+        paths = [os.path.join(self.folder, name) for name in dict.fromkeys(self.names)]
+        return [self.table, *filter(os.path.isfile, paths)]
+
+    def describe(self) -> Any:
+        """A hash of names and labels."""
+        lines = (f"{name}\0{label}" for name, label in zip(self.names, self.labels, strict=True))
+        return hashlib.sha256(os.fsencode("\0".join(lines))).hexdigest()
+
+
+def open_imagelist(
+    folder: AnyPath,
+    *,
+    labels: AnyPath | None = None,
+    label_column: str | None = None,
+    resize: int | tuple[int, int] | None = None,
+    encoded: bool = False,
+    strict: bool = False,
+) -> RecordsSource:
+    """The images that a CSV file names, in its order: samples (image, label).
+
+    Its first column has the images' names below the folder, with or without their suffix; labels
+    are integers, numbers, or names of classes, which are numbered in the order of the alphabet.
+
+    Args:
+        folder: Of the images.
+        labels: The CSV file, whose first line names its columns.
+        label_column: That of the labels; None takes the second.
+        resize: (height, width) of all images; one number is both.
+        encoded: Keep images as the bytes of their files.
+        strict: An image that is missing or damaged is an error.
+
+    Raises:
+        FormatError: the CSV file is damaged, or images differ in size.
+        ValueError: there is no such column, or no CSV file was given.
+    """
+    if labels is None:
+        raise ValueError("a folder of images without classes needs --labels FILE.csv (labels=)")
+    check_encoded(encoded, resize)
+    root, table = absolute(folder), absolute(labels)
+    names, texts, lines = _read_table(table, label_column)
+    values, classes = _values(texts)
+    here = {os.path.basename(path) for path in list_files(root)}
+    stems: dict[str, str] = {}
+    for name in sorted(here):
+        stem, ending = os.path.splitext(name)
+        if ending.lower() in images.SUFFIXES:
+            stems.setdefault(stem, name)
+    found = tuple(name if name in here else stems.get(name, name) for name in names)
+    left = sorted(set(stems.values()) - set(found))
+    size = image_size(resize)
+    records = LabelledImages(root, found, values, table, lines, size, encoded)
+    shaping: dict[str, Any] = {"encoded": True} if encoded else {}
+    if size is not None:
+        shaping["resize"] = list(size)
+    if label_column is not None:
+        shaping["label_column"] = label_column
+    return open_records(
+        "imagelist",
+        records,
+        strict=strict,
+        images=[] if encoded else ["0"],
+        names=("image", "label"),
+        classes={"label": classes} if classes else {},
+        notices=[f"left out images without a label: {len(left)}, such as {left[0]}"]
+        if left
+        else [],
+        shaping=shaping,
+    )
+
+
+def _read_table(path: str, column: str | None) -> tuple[list[str], list[str], Int64Array]:
+    """Names, labels and the lines where they stand."""
+    names, labels, lines = [], [], []
+    with open(path, encoding="utf-8-sig", newline="") as file:
+        reader = csv.reader(file, strict=True)
+        try:
+            head = next(reader, [])
+            if len(head) < 2:
+                raise FormatError(f"{path}: line 1: two columns are needed: files and labels")
+            if column is not None and column not in head[1:]:
+                known = ", ".join(head[1:])
+                raise ValueError(f"{path}: there is no column {column!r}; the columns are {known}")
+            place = 1 if column is None else head.index(column)
+            start = reader.line_num + 1
+            for row in reader:
+                if row:
+                    if len(row) != len(head):
+                        raise FormatError(
+                            f"{path}: line {start}: {len(row)} values in {len(head)} columns"
+                        )
+                    names.append(row[0])
+                    labels.append(row[place].strip())
+                    lines.append(start)
+                    if not labels[-1] or os.path.isabs(row[0]) or ".." in row[0].split("/"):
+                        what = "the label is missing" if not labels[-1] else f"a path {row[0]!r}"
+                        raise FormatError(f"{path}: line {start}: {what}")
+                start = reader.line_num + 1
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise FormatError(f"{path}: line {reader.line_num}: {error}") from error
+    return names, labels, np.array(lines, np.int64)
+
+
+def _values(texts: list[str]) -> tuple[Array, tuple[str, ...]]:
+    """Labels as numbers, and the names of classes if they are such."""
+    for kind in (int, float):
+        try:
+            numbers = list(map(kind, texts))
+            return np.array(numbers, np.int64 if kind is int else np.float64), ()
+        except (ValueError, OverflowError):
+            continue
+    names = tuple(sorted(set(texts)))
+    places = {name: number for number, name in enumerate(names)}
+    return np.array([places[text] for text in texts], np.int64), names
+
+
+KIND = Kind(
+    "imagelist",
+    "a folder of images and a CSV file of their labels: tuples (image, label)",
+    open_imagelist,
+    lambda path: path.is_folder and "labels" in path.given,
+    (
+        Option("labels", "the CSV file: names of images, then labels"),
+        Option("label_column", "the column of the labels (default: the second)"),
+        RESIZE,
+        ENCODED,
+    ),
+    ("PIL",),
+    "images",
+)

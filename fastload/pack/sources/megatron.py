@@ -1,0 +1,113 @@
+"""Megatron's token files: an `.idx` beside a `.bin`; a sample is a document."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fastload.errors import FormatError
+from fastload.formats.extents import Field, Int64Array
+from fastload.formats.files import AnyPath, absolute
+from fastload.formats.tokens import TokenFile, read_files
+from fastload.pack.sources.arrays import Column, ColumnsSource, columns_source
+from fastload.pack.sources.base import Ragged, read_array, stored
+from fastload.pack.sources.kind import Candidate, Kind
+
+_FIELD = "tokens"
+
+
+@dataclass(frozen=True)
+class DocumentsColumn(Column):
+    """Documents of files; each process reads the indices for itself.
+
+    Attributes:
+        path: The file or folder that was given.
+        files: The `.bin` files.
+        mean: Bytes of a document, on average.
+    """
+
+    path: str
+    files: tuple[str, ...]
+    mean: int
+
+    def read(self, start: int, stop: int) -> Ragged:
+        """Reads the documents [start, stop), which lie side by side in each file."""
+        pieces = [Ragged(np.zeros(0, self.field.storage), np.zeros(1, np.int64))]
+        for file, bounds in _documents(self.path):
+            rows = len(bounds) - 1
+            first, last = max(start, 0), min(stop, rows)
+            if first < last:
+                of = bounds[first : last + 1]
+                offset = file.offset + int(of[0]) * self.field.row_bytes
+                count = int(of[-1] - of[0])
+                values = read_array(file.source.path, offset, self.field.storage, [count])
+                pieces.append(Ragged(stored(values, self.field), of - of[0]))
+            start, stop = start - rows, stop - rows
+        return pieces[1] if len(pieces) == 2 else Ragged.concatenate(pieces)
+
+    def paths(self) -> Sequence[str]:
+        """Data and indices."""
+        indices = (os.path.splitext(path)[0] + ".idx" for path in self.files)
+        return [*self.files, *indices]
+
+    def mean_bytes(self) -> int:
+        """As all documents have it."""
+        return self.mean
+
+    def describe(self) -> Any:
+        """Names and sizes of the files."""
+        return [[os.path.basename(path), os.path.getsize(path)] for path in self.paths()]
+
+
+@functools.lru_cache(maxsize=1)
+def _documents(path: str) -> list[tuple[TokenFile, Int64Array]]:
+    found = []
+    for file in read_files(path):
+        if file.documents is None:
+            raise FormatError(f"{file.source}: there is no .idx file that tells its documents")
+        found.append((file, file.documents))
+    return found
+
+
+def open_megatron(path: AnyPath, *, strict: bool = False) -> ColumnsSource:
+    """The documents of a `.bin` and its `.idx`, or of all in a folder in natural order.
+
+    A sample is `{"tokens": array (length,)}` of the dtype of the file.
+
+    Raises:
+        FormatError: an index is damaged, or does not fit its data; files differ in dtype.
+        OSError: a file cannot be read.
+    """
+    full = absolute(path)
+    _documents.cache_clear()  # the files may have changed since they were packed last
+    found = _documents(full)
+    rows = sum(len(bounds) - 1 for _, bounds in found)
+    field = Field(_FIELD, found[0][0].dtype, (), True)
+    tokens = sum(file.count for file, _ in found)
+    mean = tokens * field.row_bytes // max(rows, 1)
+    files = tuple(file.source.path for file, _ in found)
+    return columns_source(
+        "megatron", [DocumentsColumn(field, rows, full, files, mean)], {_FIELD: 0}
+    )
+
+
+def _detects(path: Candidate) -> bool:
+    if path.given.keys() & {"dtype", "shape"}:
+        return False
+    if path.is_folder:
+        return path.holds(".idx")
+    stem, ending = os.path.splitext(path.path)
+    return ending == ".idx" or (ending == ".bin" and os.path.exists(stem + ".idx"))
+
+
+KIND = Kind(
+    "megatron",
+    "Megatron's .bin and .idx, or a folder of them: the tokens of documents",
+    open_megatron,
+    _detects,
+)

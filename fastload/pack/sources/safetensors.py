@@ -1,0 +1,94 @@
+"""safetensors files that fastload did not pack, and folders of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fastload.dataset import Dataset
+from fastload.formats.extents import Int64Array
+from fastload.formats.files import AnyPath, absolute, with_suffix
+from fastload.formats.safetensors import read_extents
+from fastload.pack.reading import read_rows
+from fastload.pack.sources.base import Advance, Part, Rows, Source
+from fastload.pack.sources.kind import Kind
+
+
+@dataclass(frozen=True)
+class ExtentsPart(Part):
+    """Samples of the files at some indices; the files are opened where they are read."""
+
+    paths: tuple[str, ...]
+    indices: Int64Array
+
+    def read(self, advance: Advance) -> Rows:
+        """Reads the samples through the core."""
+        columns = read_rows(Dataset(read_extents(self.paths)), self.indices)
+        advance(len(self.indices))
+        return Rows(columns)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExtentsSource(Source):
+    """Files whose tensors share their first dimension."""
+
+    files: tuple[str, ...]
+
+    def part(self, start: int, stop: int) -> ExtentsPart:
+        """The samples [start, stop)."""
+        return ExtentsPart(self.files, np.arange(start, stop))
+
+    def take(self, indices: Int64Array) -> ExtentsPart:
+        """The samples at `indices`."""
+        return ExtentsPart(self.files, indices)
+
+    def is_copied(self) -> bool:
+        """As they are."""
+        return True
+
+    def paths(self) -> Sequence[str]:
+        """The files."""
+        return self.files
+
+    def inputs(self) -> Any:
+        """Names and sizes of the files."""
+        return [[os.path.basename(path), os.path.getsize(path)] for path in self.files]
+
+
+def open_safetensors(path: AnyPath, *, strict: bool = False) -> ExtentsSource:
+    """The samples of a file, or of the `.safetensors` files of a folder in natural order.
+
+    A sample is a dict with a key for each tensor; all tensors share their first dimension.
+
+    Raises:
+        FormatError: a file is damaged, or its tensors are not such samples.
+    """
+    files = tuple(with_suffix(absolute(path), ".safetensors"))
+    extents = read_extents(files)
+    rows = np.linspace(0, extents.rows - 1, min(extents.rows, 64)).astype(np.int64)
+    mean = 0
+    if len(rows):
+        table = Dataset(extents).table
+        for number, field in enumerate(extents.fields):
+            if field.ragged:
+                mean += int(table.lengths(number, rows).mean() * field.row_bytes)
+    return ExtentsSource(
+        kind="safetensors",
+        fields=extents.fields,
+        structure=extents.structure,
+        rows=extents.rows,
+        ragged_bytes=mean,
+        files=files,
+    )
+
+
+KIND = Kind(
+    "safetensors",
+    "a .safetensors file or a folder of them: dicts of the tensors, along their first dimension",
+    open_safetensors,
+    lambda path: path.holds(".safetensors"),
+)

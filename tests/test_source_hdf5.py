@@ -1,0 +1,92 @@
+"""`fastload.pack` of HDF5 files, compared with what h5py reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from packing import column, damaged, same_bytes, samples_of
+
+import fastload
+from fastload import _core
+
+h5py = pytest.importorskip("h5py", reason="pip install 'fastload[hdf5]'")
+ROWS = 100
+
+
+def write(path: Path, rows: range = range(ROWS)) -> None:
+    with h5py.File(path, "w") as file:
+        random = np.random.default_rng(rows.start)
+        x = random.integers(0, 9, (len(rows), 3, 2)).astype(">i2")
+        file.create_dataset("x", data=x, chunks=(7, 3, 2), compression="gzip", fletcher32=True)
+        file.create_dataset("group/ok", data=np.array([n % 3 == 0 for n in rows]))
+        file.create_dataset("group/in/y", data=np.array(rows, "f4"))
+        texts = file.create_dataset("text", (len(rows),), h5py.string_dtype())
+        texts[:] = [f"é{n}" * (n % 3) for n in rows]
+        file.create_dataset("short", data=np.array([f"{n}".encode() for n in rows], "S3"))
+        lists = file.create_dataset("list", (len(rows),), h5py.vlen_dtype(np.int32))
+        for place, n in enumerate(rows):
+            lists[place] = np.arange(n % 4)
+
+
+def wanted(n: int) -> dict[str, Any]:
+    return {
+        "group": {"in": {"y": float(n)}, "ok": n % 3 == 0},
+        "list": list(range(n % 4)),
+        "short": f"{n}".encode(),
+        "text": f"é{n}" * (n % 3),
+    }
+
+
+def without_x(samples: list[Any]) -> list[Any]:
+    return [{name: of for name, of in sample.items() if name != "x"} for sample in samples]
+
+
+def test_datasets_and_groups_come_back_in_order(tmp_path: Path) -> None:
+    write(tmp_path / "a.h5")
+    for workers in (1, 2):
+        out = tmp_path / f"{workers}"
+        fastload.pack(tmp_path / "a.h5", out, workers=workers, shard_size=1000)
+    assert same_bytes(tmp_path / "1", tmp_path / "2")
+    assert without_x(samples_of(tmp_path / "1")) == [wanted(n) for n in range(ROWS)]
+    with h5py.File(tmp_path / "a.h5") as file:
+        np.testing.assert_array_equal(column(tmp_path / "1", "x"), file["x"][:])
+    fastload.pack(tmp_path / "a.h5", tmp_path / "mixed", shuffle=4, shard_size=1000, workers=1)
+    order = _core.Permutation(ROWS, 4, 0).indices(0, ROWS)
+    assert without_x(samples_of(tmp_path / "mixed")) == [wanted(n) for n in order.tolist()]
+
+
+def test_a_folder_of_files(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    write(tmp_path / "in/x10.h5", range(40, ROWS))
+    write(tmp_path / "in/x9.hdf5", range(40))
+    fastload.pack(tmp_path / "in", tmp_path / "out", shard_size=1000, workers=1)
+    assert without_x(samples_of(tmp_path / "out")) == [wanted(n) for n in range(ROWS)]
+    with h5py.File(tmp_path / "in/x9.hdf5", "a") as file:
+        del file["short"]
+    damaged(tmp_path / "in", tmp_path / "no", "x9.hdf5", "x10.h5", "differ")
+
+
+def test_damage_ends_in_one_error(tmp_path: Path) -> None:
+    path, out = tmp_path / "a.h5", tmp_path / "out"
+    write(path)
+    content = path.read_bytes()
+    for size in (8, 100, len(content) // 2, len(content) - 1):
+        path.write_bytes(content[:size])
+        damaged(path, out, "a.h5: no HDF5 file, or a damaged one")
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", data=np.zeros(3))
+        file.create_dataset("y", data=np.zeros(4))
+    damaged(path, out, "a.h5: datasets 'x' and 'y' have 3 and 4 samples")
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", data=1)
+    damaged(path, out, "a.h5: dataset '/x' has no first axis")
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", data=np.arange(1000), chunks=(100,), fletcher32=True)
+        place = file["x"].id.get_chunk_info(3).byte_offset
+    content = bytearray(path.read_bytes())
+    content[place + 5] ^= 1
+    path.write_bytes(content)
+    damaged(path, out, "a.h5: dataset 'x' is damaged")

@@ -1,0 +1,77 @@
+"""`fastload.pack` of a folder of images and a CSV file of their labels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from packing import column, damaged, encoded, noise, put, refused, same_bytes
+
+import fastload
+from fastload.formats import packed
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for n in range(6):
+        put(tmp_path / f"in/i{n}.png", encoded(noise(5, 6, n), "PNG"))
+    return tmp_path / "in"
+
+
+def test_images_come_in_the_order_of_the_table(folder: Path, tmp_path: Path) -> None:
+    labels = tmp_path / "l.csv"
+    labels.write_text('id,breed,age\ni4,"dog, big",1\ni0.png,cat,2.5\n\ni2,"dog, big",3\n')
+    for workers in (1, 2):
+        out = tmp_path / f"{workers}"
+        report = fastload.pack(folder, out, labels=labels, workers=workers, shard_size=99)
+    assert same_bytes(tmp_path / "1", tmp_path / "2")
+    assert report.notices == ("left out images without a label: 3, such as i1.png",)
+    dataset = fastload.open(tmp_path / "1")
+    assert dataset.classes == ["cat", "dog, big"]
+    assert packed.read_manifest(tmp_path / "1").class_fields["label"].counts == (1, 2)
+    for row, (n, label) in enumerate(((4, 1), (0, 0), (2, 1))):
+        image, number = dataset[row]
+        np.testing.assert_array_equal(image, np.asarray(noise(5, 6, n)))
+        assert number == label
+    fastload.pack(folder, tmp_path / "ages", labels=labels, label_column="age", encoded=True)
+    assert column(tmp_path / "ages", "label").tolist() == [1.0, 2.5, 3.0]
+    assert fastload.open(tmp_path / "ages")[0][0] == (folder / "i4.png").read_bytes()
+    labels.write_text("id,n\ni1,-3\n")
+    fastload.pack(folder, tmp_path / "small", labels=labels, resize=4)
+    assert column(tmp_path / "small", "label").tolist() == [-3]
+    assert column(tmp_path / "small", "image").shape == (1, 4, 4, 3)
+
+
+def test_missing_and_bad_images_are_listed_or_stop(folder: Path, tmp_path: Path) -> None:
+    labels = tmp_path / "l.csv"
+    labels.write_text("id,y\ni0,1\ngone,2\ni1,3\ni2,4\n")
+    (folder / "i1.png").write_bytes(b"x")
+    report = fastload.pack(folder, tmp_path / "out", labels=labels)
+    assert [(skipped.path, skipped.reason) for skipped in report.skipped] == [
+        ("gone (l.csv: line 3)", "there is no file 'gone' in the folder"),
+        ("i1.png (l.csv: line 4)", "not an image of a known kind"),
+    ]
+    assert column(tmp_path / "out", "label").tolist() == [1, 4]
+    damaged(folder, tmp_path / "no", "gone (l.csv: line 3)", labels=labels, strict=True)
+    put(folder / "i1.png", encoded(noise(6, 6), "PNG"))
+    labels.write_text("id,y\ni0,1\ni1,3\n")
+    damaged(folder, tmp_path / "no", "images", "differ in size", "--resize", labels=labels)
+
+
+def test_tables_that_are_none(folder: Path, tmp_path: Path) -> None:
+    labels, out = tmp_path / "l.csv", tmp_path / "out"
+    for text, part in (
+        ("", "line 1: two columns"),
+        ("id\ni0\n", "line 1: two columns"),
+        ("id,y\ni0,1\ni1\n", "line 3: 1 values in 2 columns"),
+        ("id,y\ni0,\n", "line 2: the label is missing"),
+        ("id,y\n../x,1\n", "line 2: a path '../x'"),
+        ('id,y\ni0,"1\n', "line 2: unexpected end of data"),
+        ("id,y\n", "no imagelist records"),
+    ):
+        labels.write_text(text)
+        damaged(folder, out, part, labels=labels)
+    labels.write_text("id,y\ni0,1\n")
+    assert "no column 'z'" in refused(folder, out, labels=labels, label_column="z")
+    assert "--labels" in refused(folder, out, kind="imagelist")
