@@ -77,6 +77,17 @@ def test_each_extra_is_declared_and_named_when_a_package_is_missing(
     assert "pip install 'fastload[images]'" in text
 
 
+def test_the_table_of_the_documentation_lists_each_kind_with_its_options() -> None:
+    lines = (ROOT / "docs/pack.md").read_text().splitlines()
+    rows = {line.split("`")[1]: line.split("|") for line in lines if line.startswith("| `")}
+    assert sorted(rows) == sorted(kind.name for kind in KINDS)
+    for kind in KINDS:
+        options, extra = rows[kind.name][4:6]
+        names = {f"--{option.name.replace('_', '-')}" for option in kind.options}
+        assert set(re.findall(r"`(--[a-z-]+)`", options)) == names, kind.name
+        assert (f"`{kind.extra}`" in extra) == (kind.extra is not None), kind.name
+
+
 def test_options_that_nobody_knows(tmp_path: Path) -> None:
     (tmp_path / "x.bin").write_bytes(bytes(8))
     assert "no option 'colour'" in refused(tmp_path / "x.bin", tmp_path / "out", colour=1)

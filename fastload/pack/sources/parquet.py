@@ -12,6 +12,7 @@ from fastload.pack.sources.batches import BatchesSource, Reader, Unit, check_sam
 from fastload.pack.sources.kind import RAGGED, Kind, files_of, library
 
 _BATCH_BYTES = 8 << 20
+_READ_BYTES = 1 << 20
 _SUFFIXES = (".parquet", ".pq")
 
 
@@ -87,7 +88,7 @@ def open_parquet(
 def _open(path: str) -> Any:
     parquet = library("pyarrow.parquet", "parquet", "pyarrow")
     return parquet.ParquetFile(
-        path, memory_map=False, buffer_size=1 << 20, page_checksum_verification=True
+        path, memory_map=False, buffer_size=_READ_BYTES, page_checksum_verification=True
     )
 
 

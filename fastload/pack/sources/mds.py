@@ -1,0 +1,195 @@
+"""MosaicML's MDS folders of shards that are not compressed."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fastload.errors import FormatError
+from fastload.formats.extents import Int64Array
+from fastload.formats.files import AnyPath, absolute, file_source
+from fastload.pack.sources.images import BadRecordError
+from fastload.pack.sources.json_values import parse_json
+from fastload.pack.sources.kind import RAGGED, Candidate, Kind
+from fastload.pack.sources.leaves import Leaf
+from fastload.pack.sources.records import Decoder, FileRecords, RecordsSource, open_records
+
+_INDEX = "index.json"
+_NAMES = "int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64"
+_NUMBERS: dict[str, np.dtype[Any]] = {name: np.dtype(name) for name in _NAMES.split()}
+_NUMBERS["int"] = np.dtype("int64")
+_IMAGES = frozenset(["jpeg", "png"])
+_PLAIN = frozenset(["str", "bytes", "json"]) | _IMAGES
+# What stands before an array for its dtype: the bits, and 1 for signed integers or 2 for floats.
+_ARRAY_DTYPES = {
+    8 * dtype.itemsize + "uif".index(dtype.kind): dtype
+    for name, dtype in _NUMBERS.items()
+    if name != "int"
+}
+
+
+@dataclass(frozen=True)
+class MdsDecoder(Decoder):
+    """Takes a sample apart.
+
+    Attributes:
+        names: Of the columns.
+        encodings: Of each.
+        sizes: Bytes of each; None where each sample says it.
+    """
+
+    names: tuple[str, ...]
+    encodings: tuple[str, ...]
+    sizes: tuple[int | None, ...]
+
+    def decode(self, content: bytes) -> Any:
+        """A dict of the columns."""
+        varying = sum(size is None for size in self.sizes)
+        if len(content) < 4 * varying:
+            raise BadRecordError("shorter than the sizes of its columns")
+        lengths = iter(np.frombuffer(content, "<u4", varying).tolist())
+        sizes = [next(lengths) if size is None else size for size in self.sizes]
+        place = 4 * varying
+        sample: dict[str, Any] = {}
+        if place + sum(sizes) != len(content):
+            raise BadRecordError(
+                f"its columns have {place + sum(sizes)} bytes, but it has {len(content)}"
+            )
+        for name, encoding, size in zip(self.names, self.encodings, sizes, strict=True):
+            piece = content[place : place + size]
+            place += size
+            try:
+                sample[name] = _value(encoding, piece)
+            except ValueError as error:
+                raise BadRecordError(f"column {name!r} ({encoding}): {error}") from error
+        return sample
+
+
+def _value(encoding: str, content: bytes) -> Any:
+    if encoding in _NUMBERS:
+        return np.frombuffer(content, _NUMBERS[encoding].newbyteorder("<"), 1)[0]
+    if encoding == "str":
+        return content.decode("utf-8")
+    if encoding == "json":
+        return parse_json(content)
+    if encoding in _IMAGES:
+        return Leaf(content, "uint8", "image")
+    if encoding == "bytes":
+        return content
+    return _array(encoding.split(":")[1:], content)
+
+
+def _array(given: list[str], content: bytes) -> Any:
+    """An array whose dtype and shape are in the name of its encoding, or stand before it."""
+    try:
+        place = 0
+        if given:
+            dtype = _NUMBERS[given[0]]
+        else:
+            dtype, place = _ARRAY_DTYPES[content[0]], 1
+        if len(given) > 1:
+            shape = [int(length) for length in given[1].split(",")]
+        else:  # a byte of 4 * axes + log2 of the bytes of a length, then the lengths
+            axes, width = content[place] >> 2, 1 << (content[place] & 3)
+            shape = np.frombuffer(content, f"<u{width}", axes, place + 1).tolist()
+            place += 1 + axes * width
+    except (KeyError, IndexError) as error:
+        raise ValueError(f"its dtype or shape is not known: {error}") from error
+    return np.frombuffer(content, dtype.newbyteorder("<"), offset=place).reshape(shape)
+
+
+def open_mds(path: AnyPath, *, ragged: Sequence[str] = (), strict: bool = False) -> RecordsSource:
+    """The samples of a folder with an `index.json` and shards that are not compressed.
+
+    A sample is a dict of the columns. Images are kept encoded.
+
+    Args:
+        path: The folder.
+        ragged: Columns that vary in length, though the samples that were looked at do not.
+        strict: A sample that cannot be read is an error.
+
+    Raises:
+        FormatError: the index is damaged, a shard differs from it in size or number of samples, or
+            is compressed; or samples differ.
+        TypeError: a column has an encoding that is not read, such as pickle.
+    """
+    folder = absolute(path)
+    index = os.path.join(folder, _INDEX)
+    paths, places = [], []
+    decoder = None
+    with open(index, "rb") as file:
+        content = file.read()
+    try:
+        shards = json.loads(content)["shards"]
+        for shard in shards:
+            found = _decoder(index, shard)
+            if decoder is not None and found != decoder:
+                raise FormatError(f"{index}: shards differ in their columns")
+            decoder = found
+            name = shard["raw_data"]["basename"]
+            if shard["compression"] or os.path.basename(name) != name:
+                raise FormatError(f"{index}: shard {name!r} is compressed, or not in the folder")
+            paths.append(os.path.join(folder, name))
+            places.append(_samples(paths[-1], shard["raw_data"]["bytes"], shard["samples"]))
+    except FormatError:
+        raise
+    except (ValueError, KeyError, TypeError) as error:
+        if isinstance(error, TypeError) and "is not read" in str(error):
+            raise
+        raise FormatError(f"{index}: damaged: {error!r}") from error
+    if decoder is None:
+        raise FormatError(f"{index}: there are no shards")
+    records = FileRecords.of(paths, places, decoder, "sample")
+    return open_records("mds", records, strict=strict, ragged=ragged)
+
+
+def _decoder(index: str, shard: dict[str, Any]) -> MdsDecoder:
+    names, encodings, sizes = (
+        tuple(shard[key]) for key in ("column_names", "column_encodings", "column_sizes")
+    )
+    if shard["format"] != "mds" or not len(names) == len(encodings) == len(sizes):
+        raise FormatError(f"{index}: no description of an MDS shard")
+    for name, encoding in zip(names, encodings, strict=True):
+        kind = encoding.split(":")[0]
+        if kind not in _NUMBERS and kind not in _PLAIN and kind != "ndarray":
+            raise TypeError(f"{index}: column {name!r} is encoded as {encoding}, which is not read")
+    return MdsDecoder(names, encodings, sizes)
+
+
+def _samples(path: str, size_bytes: int, rows: int) -> tuple[Int64Array, Int64Array]:
+    """Where the samples of a shard begin, and their sizes."""
+    source = file_source(path)
+    if source.size_bytes != size_bytes:
+        raise FormatError(
+            f"{path}: has {source.size_bytes} bytes, but {_INDEX} says {size_bytes}: truncated?"
+        )
+    count = int.from_bytes(source.read(0, 4), "little")
+    if count != rows:
+        raise FormatError(f"{path}: has {count} samples, but {_INDEX} says {rows}")
+    table = source.read(4, 4 * (rows + 1))
+    if len(table) < 4 * (rows + 1):
+        raise FormatError(f"{path}: truncated: its table of samples is not whole")
+    offsets = np.frombuffer(table, "<u4").astype(np.int64)
+    sizes = np.diff(offsets)
+    first = 4 + len(table)
+    if offsets[0] < first or offsets[-1] != size_bytes or (sizes < 0).any():
+        raise FormatError(f"{path}: damaged: its table of samples does not fit the file")
+    return offsets[:-1], sizes
+
+
+def _detects(path: Candidate) -> bool:
+    return _INDEX in path.names and path.holds(".mds")
+
+
+KIND = Kind(
+    "mds",
+    "a folder of MosaicML's MDS shards, not compressed: dicts of the columns",
+    open_mds,
+    _detects,
+    (RAGGED,),
+)
