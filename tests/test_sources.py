@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from packing import refused
+from packing import put, refused
 
 import fastload
 from fastload.cli import main
@@ -61,20 +61,39 @@ def test_help_without_a_kind_shows_all(capsys: pytest.CaptureFixture[str]) -> No
         assert f"--{name.replace('_', '-')}" in text
 
 
-def test_each_extra_is_declared_and_named_when_a_package_is_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_extra_is_declared() -> None:
     project = (ROOT / "pyproject.toml").read_text()
-    (tmp_path / "in/a").mkdir(parents=True)
-    (tmp_path / "in/a/1.png").write_bytes(b"x")
     for kind in KINDS:
-        if kind.extra is None:
-            continue
-        assert re.search(rf"^{kind.extra} = \[", project, re.M), kind.extra
-    monkeypatch.setitem(sys.modules, "PIL", None)
-    text = refused(tmp_path / "in", tmp_path / "out")
+        assert kind.extra is None or re.search(rf"^{kind.extra} = \[", project, re.M), kind.name
+
+
+@pytest.mark.parametrize(
+    ("name", "package", "extra", "options"),
+    [
+        ("a/1.png", "PIL", "images", {}),
+        ("x.parquet", "pyarrow", "parquet", {}),
+        ("x.arrow", "pyarrow", "parquet", {}),
+        ("x.csv", "pyarrow", "parquet", {}),
+        ("x.h5", "h5py", "hdf5", {}),
+        ("data.mdb", "lmdb", "lmdb", {}),
+        ("x.jsonl", "tokenizers", "tokenizers", {"tokenizer": "x.jsonl"}),
+        ("x.jsonl", "tiktoken", "tokenizers", {"tokenizer": "tiktoken:gpt2"}),
+    ],
+)
+def test_a_missing_package_is_named_with_its_extra(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    package: str,
+    extra: str,
+    options: dict[str, str],
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    put(tmp_path / "in" / name, b"x")
+    monkeypatch.chdir(tmp_path / "in")
+    text = refused(tmp_path / "in", tmp_path / "out", **options)
     assert text.startswith("ImportError")
-    assert "pip install 'fastload[images]'" in text
+    assert f"pip install 'fastload[{extra}]'" in text
 
 
 def test_the_table_of_the_documentation_lists_each_kind_with_its_options() -> None:

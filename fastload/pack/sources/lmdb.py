@@ -1,0 +1,155 @@
+"""LMDB environments: keys and values in the order of the keys."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import operator
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fastload.errors import FormatError
+from fastload.formats.extents import Int64Array
+from fastload.formats.files import AnyPath, absolute
+from fastload.pack.sources.images import BadRecordError
+from fastload.pack.sources.kind import RAGGED, Candidate, Kind, Option, library
+from fastload.pack.sources.records import OpenFiles, Records, RecordsSource, open_records
+
+_DATA = "data.mdb"
+_MAGIC = slice(16, 20), b"\xde\xc0\xef\xbe"
+
+
+@dataclass(frozen=True, eq=False)
+class Entries(Records):
+    """Entries of an environment.
+
+    Attributes:
+        path: Of the folder or file.
+        keys: In their order.
+        decoder: `module:function` of key and value, or None.
+    """
+
+    path: str
+    keys: tuple[bytes, ...]
+    decoder: str | None
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def read(self, row: int, files: OpenFiles) -> Any:
+        """A dict of key and value, or what the decoder makes of them."""
+        key = self.keys[row]
+        lmdb = library("lmdb", "lmdb")
+        try:
+            with _environment(self.path).begin() as transaction:
+                value = transaction.get(key)
+        except lmdb.Error as error:
+            raise FormatError(f"{self.where(row)}: {error}") from error
+        if value is None:
+            raise FormatError(f"{self.where(row)}: the entry is gone")
+        if self.decoder is None:
+            return {"key": key, "value": value}
+        try:
+            return _decoder(self.decoder)(key, value)
+        except Exception as error:  # whatever the user's function raises
+            raise BadRecordError(f"{self.decoder}: {type(error).__name__}: {error}") from error
+
+    def where(self, row: int) -> str:
+        """The environment and the key."""
+        return f"{self.path}: key {self.keys[row]!r:.100}"
+
+    def take(self, rows: Int64Array) -> Entries:
+        """The entries at `rows`."""
+        return replace(self, keys=tuple(self.keys[row] for row in rows.tolist()))
+
+    def files(self) -> Sequence[str]:
+        """The file of the data."""
+        is_folder = os.path.isdir(self.path)
+        return [os.path.join(self.path, _DATA) if is_folder else self.path]
+
+
+@functools.lru_cache(maxsize=1)
+def _environment(path: str) -> Any:
+    lmdb = library("lmdb", "lmdb")
+    return lmdb.open(
+        path, subdir=os.path.isdir(path), readonly=True, lock=False, readahead=False, create=False
+    )
+
+
+@functools.lru_cache(maxsize=1)
+def _decoder(name: str) -> Callable[[bytes, bytes], Any]:
+    module, _, path = name.partition(":")
+    found: Any = operator.attrgetter(path)(importlib.import_module(module))
+    if not callable(found):
+        raise TypeError(f"{name} is a {type(found).__name__}, not a function")
+    made: Callable[[bytes, bytes], Any] = found
+    return made
+
+
+def open_lmdb(
+    path: AnyPath,
+    *,
+    decoder: str | None = None,
+    ragged: Sequence[str] = (),
+    strict: bool = False,
+) -> RecordsSource:
+    """The entries of an environment, in the order of their keys.
+
+    A sample is `{"key": bytes, "value": bytes}`, or what `decoder` makes of the two.
+
+    Args:
+        path: The folder of `data.mdb`, or a file.
+        decoder: A function of key and value as `module:function`, found by each process.
+        ragged: Fields that vary in length, though the entries that were looked at do not.
+        strict: An entry for which the decoder raises is an error.
+
+    Raises:
+        FormatError: the environment is damaged or truncated.
+        ImportError, AttributeError: there is no such function, or lmdb is not installed.
+    """
+    lmdb = library("lmdb", "lmdb")
+    full = absolute(path)
+    os.stat(os.path.join(full, _DATA) if os.path.isdir(full) else full)
+    if decoder is not None:
+        _decoder(decoder)
+    _environment.cache_clear()  # it may be another one by now
+    try:
+        environment = _environment(full)
+        _check_size(full, environment)
+        with environment.begin() as transaction:
+            with transaction.cursor() as cursor:
+                keys = tuple(cursor.iternext(keys=True, values=False))
+            count = transaction.stat()["entries"]
+    except lmdb.Error as error:
+        raise FormatError(f"{full}: no LMDB environment, or a damaged one: {error}") from error
+    if len(keys) != count:
+        raise FormatError(f"{full}: says that it has {count} entries, but {len(keys)} are there")
+    shaping = {} if decoder is None else {"decoder": decoder}
+    records = Entries(full, keys, decoder)
+    return open_records("lmdb", records, strict=strict, ragged=ragged, shaping=shaping)
+
+
+def _check_size(path: str, environment: Any) -> None:
+    """Raises FormatError for a file that ends before its last page: reading there is a crash."""
+    file = os.path.join(path, _DATA) if os.path.isdir(path) else path
+    needs = (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]
+    size = os.path.getsize(file)
+    if size < needs:
+        raise FormatError(f"{file}: truncated: {size} bytes, but its pages need {needs}")
+
+
+def _detects(path: Candidate) -> bool:
+    return _DATA in path.names or path.start[_MAGIC[0]] == _MAGIC[1]
+
+
+KIND = Kind(
+    "lmdb",
+    "an LMDB environment: dicts of key and value, or what a --decoder makes of them",
+    open_lmdb,
+    _detects,
+    (Option("decoder", "module:function of key and value"), RAGGED),
+    ("lmdb",),
+    "lmdb",
+)

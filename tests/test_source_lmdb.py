@@ -1,0 +1,64 @@
+"""`fastload.pack` of LMDB environments, written by the lmdb package."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packing import damaged, same_bytes, samples_of
+
+import fastload
+
+lmdb = pytest.importorskip("lmdb", reason="pip install 'fastload[lmdb]'")
+ROWS = 60
+
+
+def write(path: Path, subdir: bool = True) -> list[dict[str, bytes]]:
+    entries = {f"{n * 7 % ROWS:03d}".encode(): b"v" * (n % 3) + bytes([n]) for n in range(ROWS)}
+    entries[b"big"] = b"x" * 20_000
+    with lmdb.open(str(path), subdir=subdir, map_size=1 << 22) as environment:
+        with environment.begin(write=True) as transaction:
+            for key, value in entries.items():
+                transaction.put(key, value)
+    return [{"key": key, "value": entries[key]} for key in sorted(entries)]
+
+
+@pytest.mark.parametrize("name", ["folder", "a.lmdb"])
+def test_entries_come_back_in_the_order_of_their_keys(tmp_path: Path, name: str) -> None:
+    want = write(tmp_path / name, subdir=name == "folder")
+    fastload.pack(tmp_path / name, tmp_path / "1", workers=1, shard_size=500)
+    assert samples_of(tmp_path / "1") == want
+    if name == "folder":
+        fastload.pack(tmp_path / name, tmp_path / "2", workers=2, shard_size=500)
+        assert same_bytes(tmp_path / "1", tmp_path / "2")
+
+
+def test_a_decoder_makes_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    want = write(tmp_path / "in")[:-1]
+    (tmp_path / "decoders_.py").write_text(
+        "def decode(key, value):\n    return {'n': int(key), 'last': value[-1]}\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    options: dict[str, Any] = {"decoder": "decoders_:decode", "workers": 1}
+    report = fastload.pack(tmp_path / "in", tmp_path / "out", **options)
+    assert [skipped.reason.partition("(")[0] for skipped in report.skipped] == [
+        "decoders_:decode: ValueError: invalid literal for int"
+    ]
+    assert samples_of(tmp_path / "out") == [
+        {"n": int(sample["key"]), "last": sample["value"][-1]} for sample in want
+    ]
+    damaged(tmp_path / "in", tmp_path / "no", "key b'big'", strict=True, **options)
+    with pytest.raises(AttributeError, match="nothing"):
+        fastload.pack(tmp_path / "in", tmp_path / "new", decoder="decoders_:nothing")
+
+
+def test_damage_ends_in_one_error(tmp_path: Path) -> None:
+    write(tmp_path / "in")
+    data = tmp_path / "in/data.mdb"
+    content = data.read_bytes()
+    for size in (0, 100, 4096, len(content) // 2, len(content) - 4096):
+        data.write_bytes(content[:size])
+        damaged(tmp_path / "in", tmp_path / "out", str(tmp_path / "in"))
+    data.write_bytes(b"\0" * len(content))
+    damaged(tmp_path / "in", tmp_path / "out", "no LMDB environment, or a damaged one")
