@@ -45,15 +45,15 @@ def test_images_come_in_the_order_of_the_table(folder: Path, tmp_path: Path) -> 
 
 def test_missing_and_bad_images_are_listed_or_stop(folder: Path, tmp_path: Path) -> None:
     labels = tmp_path / "l.csv"
-    labels.write_text("id,y\ni0,1\ngone,2\ni1,3\ni2,4\n")
+    labels.write_text("id,y\ni0,1\nsub/gone,2\ni1,3\ni2,4\n")
     (folder / "i1.png").write_bytes(b"x")
     report = fastload.pack(folder, tmp_path / "out", labels=labels)
     assert [(skipped.path, skipped.reason) for skipped in report.skipped] == [
-        ("gone (l.csv: line 3)", "there is no file 'gone' in the folder"),
+        ("sub/gone (l.csv: line 3)", "there is no file 'sub/gone' in the folder"),
         ("i1.png (l.csv: line 4)", "not an image of a known kind"),
     ]
     assert column(tmp_path / "out", "label").tolist() == [1, 4]
-    damaged(folder, tmp_path / "no", "gone (l.csv: line 3)", labels=labels, strict=True)
+    damaged(folder, tmp_path / "no", "in/sub/gone (l.csv: line 3)", labels=labels, strict=True)
     put(folder / "i1.png", encoded(noise(6, 6), "PNG"))
     labels.write_text("id,y\ni0,1\ni1,3\n")
     damaged(folder, tmp_path / "no", "images", "differ in size", "--resize", labels=labels)

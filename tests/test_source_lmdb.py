@@ -16,7 +16,7 @@ ROWS = 60
 
 def write(path: Path, subdir: bool = True) -> list[dict[str, bytes]]:
     entries = {f"{n * 7 % ROWS:03d}".encode(): b"v" * (n % 3) + bytes([n]) for n in range(ROWS)}
-    entries[b"big"] = b"x" * 20_000
+    entries[b"z/big"] = b"x" * 20_000
     with lmdb.open(str(path), subdir=subdir, map_size=1 << 22) as environment:
         with environment.begin(write=True) as transaction:
             for key, value in entries.items():
@@ -42,13 +42,14 @@ def test_a_decoder_makes_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.syspath_prepend(str(tmp_path))
     options: dict[str, Any] = {"decoder": "decoders_:decode", "workers": 1}
     report = fastload.pack(tmp_path / "in", tmp_path / "out", **options)
+    assert [skipped.path for skipped in report.skipped] == ["key b'z/big'"]
     assert [skipped.reason.partition("(")[0] for skipped in report.skipped] == [
         "decoders_:decode: ValueError: invalid literal for int"
     ]
     assert samples_of(tmp_path / "out") == [
         {"n": int(sample["key"]), "last": sample["value"][-1]} for sample in want
     ]
-    damaged(tmp_path / "in", tmp_path / "no", "key b'big'", strict=True, **options)
+    damaged(tmp_path / "in", tmp_path / "no", "key b'z/big'", strict=True, **options)
     with pytest.raises(AttributeError, match="nothing"):
         fastload.pack(tmp_path / "in", tmp_path / "new", decoder="decoders_:nothing")
 

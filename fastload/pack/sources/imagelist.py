@@ -61,8 +61,11 @@ class LabelledImages(Records):
 
     def where(self, row: int) -> str:
         """The image, and the line that names it."""
-        line = f"{os.path.basename(self.table)}: line {self.lines[row]}"
-        return f"{self.folder}/{self.names[row]} ({line})"
+        return f"{self.folder}/{self.name(row)}"
+
+    def name(self, row: int) -> str:
+        """The same without the folder."""
+        return f"{self.names[row]} ({os.path.basename(self.table)}: line {self.lines[row]})"
 
     def take(self, rows: Int64Array) -> LabelledImages:
         """The images at `rows`."""

@@ -18,6 +18,7 @@ from fastload.pack.sources.kind import RAGGED, Candidate, Kind, Option, library
 from fastload.pack.sources.records import OpenFiles, Records, RecordsSource, open_records
 
 _DATA = "data.mdb"
+_LONGEST_NAME = 100
 _MAGIC = slice(16, 20), b"\xde\xc0\xef\xbe"
 
 
@@ -58,7 +59,11 @@ class Entries(Records):
 
     def where(self, row: int) -> str:
         """The environment and the key."""
-        return f"{self.path}: key {self.keys[row]!r:.100}"
+        return f"{self.path}: {self.name(row)}"
+
+    def name(self, row: int) -> str:
+        """The key."""
+        return f"key {self.keys[row]!r}"[:_LONGEST_NAME]
 
     def take(self, rows: Int64Array) -> Entries:
         """The entries at `rows`."""

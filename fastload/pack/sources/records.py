@@ -83,6 +83,10 @@ class Records(abc.ABC):
         """The file of a sample, and the place in it."""
 
     @abc.abstractmethod
+    def name(self, row: int) -> str:
+        """The same without a folder, for the list of what was left out."""
+
+    @abc.abstractmethod
     def take(self, rows: Int64Array) -> Records:
         """The samples at `rows`, in that order."""
 
@@ -164,7 +168,11 @@ class FileRecords(Records):
 
     def where(self, row: int) -> str:
         """File, number and offset."""
-        path = self.paths[self.numbers[row]]
+        return f"{os.path.dirname(self.paths[self.numbers[row]])}/{self.name(row)}"
+
+    def name(self, row: int) -> str:
+        """The same without the file's folder."""
+        path = os.path.basename(self.paths[self.numbers[row]])
         return f"{path}: {self.unit} {self.counts[row]}, at byte {self.offsets[row]}"
 
     def take(self, rows: Int64Array) -> FileRecords:
@@ -217,10 +225,9 @@ class RecordsPart(Part):
                 try:
                     samples.add(self.records.read(row, files), index)
                 except BadRecordError as error:
-                    where = self.records.where(row)
                     if self.strict:
-                        raise FormatError(f"{where}: {error}") from error
-                    skipped.append(Skipped(os.path.basename(where), str(error)))
+                        raise FormatError(f"{self.records.where(row)}: {error}") from error
+                    skipped.append(Skipped(self.records.name(row), str(error)))
                     places.append(row)
                 except FormatError:
                     raise
