@@ -31,7 +31,7 @@ except ImportError as error:
 if TYPE_CHECKING:
     from fastload.array_dataset import ArrayDataset
     from fastload.dataset import PackedDataset, open
-    from fastload.errors import FormatError, StoppedError
+    from fastload.errors import CudaError, FormatError, StoppedError
     from fastload.loader import FastLoader
     from fastload.loops import ddp_train, train_with_amp
     from fastload.order import KeyedSampler
@@ -55,6 +55,7 @@ _HOMES = {
     "ArrayDataset": "fastload.array_dataset",
     "AsList": "fastload.transforms",
     "Cast": "fastload.pixels",
+    "CudaError": "fastload.errors",
     "DecodeImage": "fastload.transforms",
     "FastLoader": "fastload.loader",
     "FormatError": "fastload.errors",
@@ -84,6 +85,7 @@ __all__ = [
     "ArrayDataset",
     "AsList",
     "Cast",
+    "CudaError",
     "DecodeImage",
     "FastLoader",
     "FormatError",

@@ -7,7 +7,7 @@ import numpy
 import numpy.typing
 import typing
 import typing_extensions
-__all__: list[str] = ['ArrayOrder', 'Engine', 'EpochPlan', 'Permutation', 'PixelPlan', 'PushedOrder', 'SlotPool', 'Table', 'TableBuilder', 'copy_kernels', 'crc32c', 'crc32c_combine', 'measure_gather', 'set_copy_kernel', 'start_writeback']
+__all__: list[str] = ['ArrayOrder', 'CudaDevice', 'Engine', 'EpochPlan', 'Permutation', 'PixelPlan', 'PushedOrder', 'SlotPool', 'Table', 'TableBuilder', 'Transfer', 'copy_kernels', 'crc32c', 'crc32c_combine', 'measure_gather', 'set_copy_kernel', 'start_writeback']
 class Permutation:
     """
     A keyed bijection of [0, n) in O(1) memory.
@@ -86,21 +86,6 @@ class TableBuilder:
         ...
     def build(self) -> Table:
         ...
-class SlotPool:
-    """
-    The memory of a loader's batches.
-    """
-    def __init__(self) -> None:
-        ...
-    @property
-    def allocation_count(self) -> int:
-        ...
-    @property
-    def free_bytes(self) -> int:
-        ...
-    @property
-    def used_bytes(self) -> int:
-        ...
 class PixelPlan:
     """
     What becomes of the numbers of a field on their way into a batch.
@@ -111,10 +96,101 @@ class PixelPlan:
         ...
     def out_size(self, height: typing.SupportsInt | typing.SupportsIndex, width: typing.SupportsInt | typing.SupportsIndex) -> tuple[int, int]:
         ...
+    def raw_bytes(self, height: typing.SupportsInt | typing.SupportsIndex, width: typing.SupportsInt | typing.SupportsIndex, count: typing.SupportsInt | typing.SupportsIndex) -> int:
+        """
+        Memory of a GPU for the stored images of a batch, and what was drawn for each.
+        """
     def window(self, height: typing.SupportsInt | typing.SupportsIndex, width: typing.SupportsInt | typing.SupportsIndex, seed: typing.SupportsInt | typing.SupportsIndex, epoch: typing.SupportsInt | typing.SupportsIndex, index: typing.SupportsInt | typing.SupportsIndex) -> tuple[int, int, bool]:
         """
         Top, left and whether it is mirrored: the window of one sample in its stored image.
         """
+    @property
+    def has_kernel(self) -> bool:
+        """
+        Whether a GPU can do it.
+        """
+class CudaDevice:
+    """
+    One GPU, as all loaders of this process share it.
+    """
+    def __init__(self, ordinal: typing.SupportsInt | typing.SupportsIndex, library: str = 'libcuda.so.1') -> None:
+        ...
+    def load_kernel(self, plan: PixelPlan) -> None:
+        """
+        Raises CudaError unless the driver takes what delivers images so.
+        """
+    @property
+    def driver_version(self) -> int:
+        """
+        CUDA's version as the driver tells it: 13000 is 13.0.
+        """
+    @property
+    def numa_node(self) -> int:
+        """
+        The node beside the GPU; -1: unknown, or there is but one.
+        """
+    @property
+    def ordinal(self) -> int:
+        ...
+class Transfer:
+    """
+    The copies of one iterator's batches to a GPU.
+    """
+    def __init__(self, device: CudaDevice, pool: typing.Any) -> None:
+        ...
+    def check(self, stream: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        Raises CudaError if nothing can be submitted now.
+        """
+    def done(self, ticket: typing.SupportsInt | typing.SupportsIndex) -> bool:
+        """
+        Whether memory on either side is no longer in use.
+        """
+    def hand_over(self, ticket: typing.SupportsInt | typing.SupportsIndex, stream: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        What the stream is given from now on sees the batch.
+        """
+    def stats(self) -> dict[str, int]:
+        ...
+    def submit(self, copies: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]], packed: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]], pixels: collections.abc.Sequence[tuple[PixelPlan, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.Annotated[numpy.typing.ArrayLike, numpy.int64], typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]], stream: typing.SupportsInt | typing.SupportsIndex) -> int:
+        """
+        Enqueues the copies of a batch behind what the stream was given; returns its ticket.
+        """
+    def wait(self, ticket: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        Waits until that is so.
+        """
+class SlotPool:
+    """
+    The memory of a loader's batches.
+    """
+    def __init__(self, device: CudaDevice | None = None) -> None:
+        ...
+    def empty(self, bytes: typing.SupportsInt | typing.SupportsIndex) -> numpy.ndarray:
+        """
+        Memory of the pool, until the array dies.
+        """
+    def reserve(self, bytes: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        Pins memory for so many bytes at once, if there is a device and not so much is free.
+        """
+    @property
+    def allocation_count(self) -> int:
+        ...
+    @property
+    def complaint(self) -> str:
+        """
+        Why some of the memory is not pinned, and what to do; or empty.
+        """
+    @property
+    def free_bytes(self) -> int:
+        ...
+    @property
+    def pinned_bytes(self) -> int:
+        ...
+    @property
+    def used_bytes(self) -> int:
+        ...
 class Engine:
     """
     One iterator's run over its batches.
@@ -122,6 +198,8 @@ class Engine:
     def __init__(self, table: typing.Any, pool: typing.Any, fields: collections.abc.Sequence[tuple[numpy.dtype[typing.Any], collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]] | tuple[numpy.dtype[typing.Any], collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], tuple[typing.SupportsInt | typing.SupportsIndex, bytes] | None] | tuple[numpy.dtype[typing.Any], collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], tuple[PixelPlan, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]]], order: typing.Any, num_workers: typing.SupportsInt | typing.SupportsIndex, depth: typing.SupportsInt | typing.SupportsIndex, on_error: str = 'raise', *, seed: typing.SupportsInt | typing.SupportsIndex = 0, epoch: typing.SupportsInt | typing.SupportsIndex = 0, with_number: bool = False, with_indices: bool = False) -> None:
         ...
     def describe_due(self) -> str:
+        ...
+    def is_ready(self) -> bool:
         ...
     def next(self, timeout_s: typing.SupportsFloat | typing.SupportsIndex = 0.0) -> typing.Any:
         ...

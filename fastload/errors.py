@@ -29,3 +29,16 @@ class StoppedError(RuntimeError):
         >>> issubclass(fastload.StoppedError, RuntimeError)
         True
     """
+
+
+class CudaError(RuntimeError):
+    """The CUDA driver cannot be used, or one of its calls failed.
+
+    After some errors a device is lost to the process: then every loader that uses it raises this
+    one. CUDA reports errors late; it may come from a kernel that is none of fastload's.
+
+    Example:
+        >>> import fastload
+        >>> issubclass(fastload.CudaError, RuntimeError)
+        True
+    """

@@ -17,6 +17,8 @@ import hypothesis
 import numpy as np
 import pytest
 import torch
+from cpp_build import built
+from fake_gpu import FakeGpu
 
 ROOT = Path(__file__).parents[1]
 
@@ -32,6 +34,16 @@ hypothesis.settings.load_profile("fastload")
 
 # A shell that starts a program in the background makes it ignore Ctrl-C, which tests send.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture
+def real_gpu() -> torch.device:
+    """A GPU. Without one the test skips, and with FASTLOAD_REQUIRE_CUDA=1 it fails."""
+    if not torch.cuda.is_available():
+        if os.environ.get("FASTLOAD_REQUIRE_CUDA") == "1":
+            pytest.fail("FASTLOAD_REQUIRE_CUDA=1, but torch finds no GPU")
+        pytest.skip("torch finds no GPU")
+    return torch.device("cuda", torch.cuda.current_device())
 
 
 @pytest.fixture(autouse=True)
@@ -98,3 +110,22 @@ def run_python(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]
         return done
 
     return run
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGpu]:
+    """The device `cuda:0` of the loaders; all that was promised of its use held."""
+    from fastload import _core  # not before the path has been put right
+    from fastload import device as devices
+    from fastload.cuda import Cuda
+
+    made = FakeGpu(built("fake_cuda") / "libfake_cuda.so")
+    monkeypatch.setattr(
+        devices, "open_cuda", lambda device: Cuda(made, _core.CudaDevice(0, made.path))
+    )
+    before = made.count("misuses"), made.count("pageable")
+    yield made
+    gc.collect()
+    made.forgive()
+    assert made.count("misuses") == before[0], made.misuse()
+    assert made.may_be_pageable or made.count("pageable") == before[1]

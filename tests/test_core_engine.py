@@ -157,6 +157,33 @@ def test_a_file_cut_short_raises_in_next_and_the_process_lives(
         assert "sample 60" in outcomes[-1]
 
 
+def test_is_ready_says_whether_next_has_something_to_wait_for() -> None:
+    def await_ready(engine: _core.Engine) -> None:
+        deadline = time.monotonic() + 20
+        while not engine.is_ready():
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+
+    order, engine = pushed()
+    assert not engine.is_ready()
+    order.push(int64(3, 4))
+    await_ready(engine)
+    order.push(int64(100))
+    order.finish()
+    assert engine.next()[0].tolist() == [3, 4]
+    await_ready(engine)  # for the error
+    with pytest.raises(IndexError):
+        engine.next()
+    assert engine.is_ready()  # for the end
+    assert engine.next() is None
+    order, engine = pushed()
+    engine.stop()
+    assert engine.is_ready()
+    order, engine = pushed(engine_workers=0)
+    order.push(int64(1))
+    assert not engine.is_ready()  # next() does the work
+
+
 def test_timeout_says_what_it_waited_for() -> None:
     order, engine = pushed()
     start = time.monotonic()

@@ -249,3 +249,19 @@ def test_what_cannot_be_delivered_is_refused() -> None:
         engine_over(
             booleans, [(np.dtype("f4"), (4, 4, 3), (plan(conversion=conversion), 4, 4))], order
         )
+
+
+def test_room_on_a_gpu_is_for_the_images_and_for_what_is_drawn() -> None:
+    quiet = _core.PixelPlan(item_bytes=2, channels=3, planar=True)
+    assert quiet.has_kernel
+    assert quiet.raw_bytes(5, 7, 4) == 2 * 5 * 7 * 3 * 4
+    mirrored = _core.PixelPlan(item_bytes=2, channels=3, flip=(0.5, False, 0))
+    assert mirrored.raw_bytes(5, 7, 4) == 1024 + 4 * 12  # 840, at the next multiple of 256
+    assert mirrored.raw_bytes(5, 7, 0) == 0
+    with pytest.raises(ValueError, match="negative"):
+        quiet.raw_bytes(5, 7, -1)
+    for channels in (64, 65):
+        numbers = [0.5] * channels
+        conversion = ("uint8", "float32", True, 1.0, numbers, numbers)
+        plan = _core.PixelPlan(item_bytes=1, channels=channels, conversion=conversion)
+        assert plan.has_kernel == (channels == 64)

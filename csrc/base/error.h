@@ -33,6 +33,17 @@ class OsError : public std::runtime_error {
   std::string path_;
 };
 
+// The CUDA driver cannot be used, or one of its calls failed (fastload.CudaError).
+class CudaError : public std::runtime_error {
+ public:
+  explicit CudaError(const std::string& message, int code = 0)
+      : std::runtime_error(message), code_(code) {}
+  int code() const { return code_; }  // the driver's; 0 if it was not asked
+
+ private:
+  int code_;
+};
+
 // Throws the OsError of `code` (an errno), its message being "`action`: strerror(code)".
 [[noreturn]] void throw_os_error(int code, const std::string& action, const std::string& path);
 

@@ -165,20 +165,27 @@ struct ImageWindow {
   bool flip;
 };
 
-// Number `at` of the delivered image: which number of the stored image it is, or -1: a zero beside
-// it. Sets its channel.
-FL_BODY int32_t stored_place(const ImageShape& shape, const ImageWindow& window, uint32_t at,
-                             uint32_t& channel) {
-  const auto channels = static_cast<uint32_t>(shape.channels);
+// Pixel `pixel` of the delivered image: which number of the stored image is its first, or -1: zeros
+// beside it.
+FL_BODY int32_t stored_pixel(const ImageShape& shape, const ImageWindow& window, uint32_t pixel) {
   const auto width = static_cast<uint32_t>(shape.out_width);
-  const uint32_t plane = static_cast<uint32_t>(shape.out_height) * width;
-  channel = shape.planar ? at / plane : at % channels;
-  const uint32_t pixel = shape.planar ? at % plane : at / channels;
   const auto column = static_cast<int32_t>(pixel % width);
   const int32_t y = window.top + static_cast<int32_t>(pixel / width);
   const int32_t x = window.left + (window.flip ? shape.out_width - 1 - column : column);
   if (y < 0 || y >= shape.height || x < 0 || x >= shape.width) return -1;
-  return (y * shape.width + x) * shape.channels + static_cast<int32_t>(channel);
+  return (y * shape.width + x) * shape.channels;
+}
+
+// The same for number `at`. Sets its channel.
+FL_BODY int32_t stored_place(const ImageShape& shape, const ImageWindow& window, uint32_t at,
+                             uint32_t& channel) {
+  const auto channels = static_cast<uint32_t>(shape.channels);
+  const uint32_t plane =
+      static_cast<uint32_t>(shape.out_height) * static_cast<uint32_t>(shape.out_width);
+  channel = shape.planar ? at / plane : at % channels;
+  const uint32_t pixel = shape.planar ? at % plane : at / channels;
+  const int32_t first = stored_pixel(shape, window, pixel);
+  return first < 0 ? -1 : first + static_cast<int32_t>(channel);
 }
 
 }  // namespace fastload

@@ -2,6 +2,8 @@
 #include <pybind11/critical_section.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,18 +40,67 @@ void start_writeback(int descriptor, std::int64_t offset, std::int64_t size_byte
 }  // namespace
 
 std::shared_ptr<SlotPool> pool_of(const py::object& owner) {
-  std::shared_ptr<SlotPool>& pool = owner.cast<PySlotPool&>().pool;
+  auto& self = owner.cast<PySlotPool&>();
   const py::scoped_critical_section lock(owner);  // nothing where there is a GIL
-  if (pool == nullptr || !pool->usable()) {
-    pool = std::make_shared<SlotPool>(std::make_shared<HostMemory>());
+  if (self.pool != nullptr && self.pool->usable()) return self.pool;
+  if (self.device == nullptr) {
+    self.pool = std::make_shared<SlotPool>(std::make_shared<HostMemory>());
+  } else {
+    self.pinned = std::make_shared<PinnedMemory>(self.device);
+    self.pool = std::make_shared<SlotPool>(self.pinned);
   }
-  return pool;
+  return self.pool;
 }
+
+namespace {
+
+void reserve(const py::object& self, std::size_t bytes) {
+  const auto pool = pool_of(self);
+  const std::shared_ptr<PinnedMemory> pinned = self.cast<PySlotPool&>().pinned;
+  if (pinned == nullptr) return;
+  const Unlocked unlocked;
+  // Slots end at pages, and so take a little more.
+  const std::size_t wanted = bytes + bytes / 64 + (std::size_t{1} << 20);
+  pinned->reserve(wanted - std::min(wanted, pool->stats().free_bytes));
+}
+
+py::array empty(const py::object& self, std::size_t bytes) {
+  const auto pool = pool_of(self);
+  auto lease = std::make_unique<Lease>();
+  {
+    const Unlocked unlocked;  // the driver may pin
+    *lease = pool->acquire(bytes, SlotPool::roomy(bytes));
+  }
+  const std::byte* const data = lease->data();
+  const py::capsule owner(lease.release(), [](void* p) { delete static_cast<Lease*>(p); });
+  return py::array(py::dtype::of<std::uint8_t>(), {static_cast<py::ssize_t>(bytes)}, {}, data,
+                   owner);
+}
+
+std::string complaint(const py::object& self) {
+  const std::shared_ptr<PinnedMemory> pinned = self.cast<PySlotPool&>().pinned;
+  return pinned == nullptr ? "" : pinned->complaint();
+}
+
+}  // namespace
 
 void register_batch(py::module_& module) {
   using namespace py::literals;
   py::class_<PySlotPool>(module, "SlotPool", "The memory of a loader's batches.")
-      .def(py::init<>())
+      .def(py::init([](std::optional<std::shared_ptr<CudaDevice>> device) {
+             return PySlotPool{device.value_or(nullptr), nullptr, nullptr};
+           }),
+           "device"_a = py::none())
+      .def("reserve", &reserve,
+           "Pins memory for so many bytes at once, if there is a device and not so much is free.",
+           "bytes"_a)
+      .def("empty", &empty, "Memory of the pool, until the array dies.", "bytes"_a)
+      .def_property_readonly("complaint", &complaint,
+                             "Why some of the memory is not pinned, and what to do; or empty.")
+      .def_property_readonly("pinned_bytes",
+                             [](const PySlotPool& self) {
+                               return self.pinned == nullptr ? 0 : self.pinned->pinned_bytes();
+                             })
       .def_property_readonly(
           "allocation_count",
           [](const py::object& self) { return pool_of(self)->stats().allocation_count; })

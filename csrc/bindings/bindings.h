@@ -10,6 +10,8 @@
 
 #include "batch/pixels.h"
 #include "batch/slot_pool.h"
+#include "device/cuda_device.h"
+#include "device/pinned_memory.h"
 #include "order/index_source.h"
 #include "storage/table.h"
 
@@ -32,6 +34,8 @@ struct PyTable {
 
 // A slot pool that is made anew in a forked child.
 struct PySlotPool {
+  std::shared_ptr<CudaDevice> device;    // none: ordinary memory
+  std::shared_ptr<PinnedMemory> pinned;  // of the pool, if there is a device
   std::shared_ptr<SlotPool> pool;
 };
 // The pool of this process. Iterators that begin in different threads may ask for it at once.
@@ -46,6 +50,7 @@ void register_order(py::module_& module);
 void register_table(py::module_& module);
 void register_batch(py::module_& module);
 void register_pixels(py::module_& module);
+void register_device(py::module_& module);
 void register_engine(py::module_& module);
 void register_exit(py::module_& module);
 

@@ -113,6 +113,8 @@ class PyEngine {
     return arrays;
   }
 
+  bool is_ready() const { return engine_->is_ready(); }
+
   std::string describe_due() const {
     const Unlocked unlocked;
     return engine_->describe_due();
@@ -215,6 +217,7 @@ void register_engine(py::module_& module) {
            "on_error"_a = "raise", py::kw_only(), "seed"_a = 0, "epoch"_a = 0,
            "with_number"_a = false, "with_indices"_a = false)
       .def("next", &PyEngine::next, "timeout_s"_a = 0.0)
+      .def("is_ready", &PyEngine::is_ready)
       .def("describe_due", &PyEngine::describe_due)
       .def("stop", &PyEngine::stop)
       .def("stats", &PyEngine::stats);

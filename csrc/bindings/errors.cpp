@@ -29,6 +29,8 @@ void register_errors(py::module_&) {
       raise("FormatError", error.what());
     } catch (const StoppedError& error) {
       raise("StoppedError", error.what());
+    } catch (const CudaError& error) {
+      raise("CudaError", error.what());
     } catch (const OsError& error) {
       raise_os_error(error);
     }

@@ -6,8 +6,9 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   fastload::bindings::register_errors(module);
   fastload::bindings::register_order(module);
   fastload::bindings::register_table(module);
-  fastload::bindings::register_batch(module);
   fastload::bindings::register_pixels(module);
+  fastload::bindings::register_device(module);
+  fastload::bindings::register_batch(module);
   fastload::bindings::register_engine(module);
   fastload::bindings::register_exit(module);
 }

@@ -9,6 +9,7 @@
 
 #include "bindings/bindings.h"
 #include "bindings/exit.h"
+#include "device/pixel_launch.h"
 
 namespace fastload::bindings {
 namespace {
@@ -112,6 +113,17 @@ void register_pixels(py::module_& module) {
           },
           "Top, left and whether it is mirrored: the window of one sample in its stored image.",
           "height"_a, "width"_a, "seed"_a, "epoch"_a, "index"_a)
+      .def_property_readonly("has_kernel", &has_kernel, "Whether a GPU can do it.")
+      .def(
+          "raw_bytes",
+          [](const PixelPlan& self, std::int64_t height, std::int64_t width, std::int64_t count) {
+            const std::shared_ptr<const PixelPlan> unowned(std::shared_ptr<void>(), &self);
+            if (count < 0) throw py::value_error("a batch has no negative size");
+            return raw_bytes({unowned, self.shape(height, width), {}},
+                             static_cast<std::size_t>(count));
+          },
+          "Memory of a GPU for the stored images of a batch, and what was drawn for each.",
+          "height"_a, "width"_a, "count"_a)
       .def("deliver", &deliver, "image"_a, "out"_a, "seed"_a, "epoch"_a, "index"_a);
 }
 

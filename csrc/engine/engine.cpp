@@ -1,13 +1,13 @@
 #include "engine/engine.h"
 
 #include <pthread.h>
-#include <signal.h>
 
 #include <algorithm>
 #include <stdexcept>
 #include <utility>
 
 #include "base/error.h"
+#include "base/signals.h"
 #include "engine/worker.h"
 
 namespace fastload {
@@ -16,22 +16,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::int64_t kMaxDepth = std::int64_t{1} << 31;  // sums with it cannot overflow
-
-// While it lives, new threads start with all signals blocked but those that the thread itself
-// causes: SIGINT and the like belong to the user's threads.
-class SignalsBlocked {
- public:
-  SignalsBlocked() {
-    sigset_t blocked;
-    sigfillset(&blocked);
-    for (int number : {SIGBUS, SIGSEGV, SIGFPE, SIGILL}) sigdelset(&blocked, number);
-    pthread_sigmask(SIG_SETMASK, &blocked, &before_);
-  }
-  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-
- private:
-  sigset_t before_;
-};
 
 void check_padding(const Delivery& delivery, const std::string& name) {
   const std::string where = "field '" + name + "': ";
@@ -158,6 +142,14 @@ Engine::Result Engine::try_next(std::unique_ptr<BatchTask>& out) {
   }
   MutexLock lock(mutex_);
   return take(out);
+}
+
+bool Engine::is_ready() const {
+  if (generation_ != fork_generation()) return true;
+  const MutexLock lock(mutex_);
+  if (stopping_.load()) return true;
+  if (tasks_.empty()) return order_->state(delivered_) == IndexSource::State::kEnd;
+  return tasks_.front()->done;
 }
 
 Engine::Result Engine::next(Clock::time_point deadline, std::unique_ptr<BatchTask>& out) {

@@ -71,7 +71,10 @@ class Engine {
   // The next batch if it is ready, without waiting. Throws the batch's error, after which the
   // following call goes on with the next batch; StoppedError after stop() and in a forked child.
   Result try_next(std::unique_ptr<BatchTask>& out);
-  // The same, working like any worker, or waiting, until the batch is ready or `deadline` has come.
+  // Whether try_next() would give something now: a batch, its error or the end; or throw
+  // StoppedError.
+  bool is_ready() const;
+  // The next batch, working like any worker, or waiting, until it is ready or `deadline` has come.
   Result next(std::chrono::steady_clock::time_point deadline, std::unique_ptr<BatchTask>& out);
   // Takes back a delivered task whose slots are no longer needed, for a later batch.
   void recycle(std::unique_ptr<BatchTask> task);

@@ -1,0 +1,206 @@
+#include "device/cuda_device.h"
+
+#include <map>
+#include <new>
+#include <utility>
+
+#include "base/error.h"
+#include "device/numa.h"
+
+namespace fastload {
+namespace {
+
+constexpr unsigned kStreamNonBlocking = 1;
+constexpr unsigned kEventBlockingSync = 1;  // a thread that waits sleeps
+constexpr unsigned kEventDisableTiming = 2;
+constexpr int kCaptureModeRelaxed = 2;
+constexpr CudaResult kNotInitialized = 3;
+constexpr int kPciIdBytes = 32;
+
+constexpr const char* kForked =
+    "CUDA was used before this process was forked from its parent, and cannot be used in it: start "
+    "processes by multiprocessing's \"spawn\" or \"forkserver\"";
+
+struct Devices {
+  Mutex mutex;
+  std::map<std::pair<std::string, int>, std::shared_ptr<CudaDevice>> known FL_GUARDED_BY(mutex);
+};
+
+// One more than the fork generation in which a driver was initialised; 0: none was.
+std::atomic<std::uint64_t>& initialised_in() {
+  static std::atomic<std::uint64_t> generation{0};
+  return generation;
+}
+
+// After these nothing works any more in the context, or in the driver.
+bool is_sticky(CudaResult result) {
+  switch (result) {
+    case 4:    // DEINITIALIZED: the process is ending
+    case 214:  // ECC_UNCORRECTABLE
+    case 220:  // NVLINK_UNCORRECTABLE
+    case 226:  // CONTAINED
+    case 700:  // ILLEGAL_ADDRESS
+    case 702:  // LAUNCH_TIMEOUT
+    case 709:  // CONTEXT_IS_DESTROYED
+    case 710:  // ASSERT
+    case 714:  // HARDWARE_STACK_ERROR
+    case 715:  // ILLEGAL_INSTRUCTION
+    case 716:  // MISALIGNED_ADDRESS
+    case 717:  // INVALID_ADDRESS_SPACE
+    case 718:  // INVALID_PC
+    case 719:  // LAUNCH_FAILED
+    case 721:  // TENSOR_MEMORY_LEAK
+    case 808:  // MPS_CLIENT_TERMINATED
+      return true;
+    default:
+      return false;
+  }
+}
+
+// "cuInit: CUDA_ERROR_NO_DEVICE: no CUDA-capable device is detected".
+std::string described(const Driver& driver, CudaResult result, const char* call) {
+  const char* name = nullptr;
+  const char* text = nullptr;
+  std::string message = std::string(call) + ": ";
+  if (driver.cuGetErrorName(result, &name) == kCudaSuccess && name != nullptr) {
+    message += name;
+  } else {
+    message += "CUDA error " + std::to_string(result);
+  }
+  if (driver.cuGetErrorString(result, &text) == kCudaSuccess && text != nullptr) {
+    message += std::string(": ") + text;
+  }
+  return message;
+}
+
+void initialise(const Driver& driver) {
+  const CudaResult result = driver.cuInit(0);
+  if (result == kCudaSuccess) {
+    initialised_in() = fork_generation() + 1;
+    return;
+  }
+  std::string message = described(driver, result, "cuInit");
+  // Somebody else, torch say, used it before the fork.
+  if (result == kNotInitialized && fork_generation() > 0) message += std::string(". ") + kForked;
+  throw CudaError(message, result);
+}
+
+}  // namespace
+
+std::shared_ptr<CudaDevice> CudaDevice::get(int ordinal, const std::string& library) {
+  const std::uint64_t initialised = initialised_in();
+  if (initialised != 0 && initialised != fork_generation() + 1) throw StoppedError(kForked);
+  const Driver& driver = load_driver(library);
+  auto& devices = of_this_process<Devices>();
+  MutexLock lock(devices.mutex);
+  auto& device = devices.known[{library, ordinal}];
+  if (device == nullptr) {
+    initialise(driver);
+    device = std::shared_ptr<CudaDevice>(new CudaDevice(driver, ordinal));
+  }
+  return device;
+}
+
+CudaDevice::CudaDevice(const Driver& driver, int ordinal) : driver_(driver), ordinal_(ordinal) {
+  int count = 0;
+  check(driver.cuDeviceGetCount(&count), "cuDeviceGetCount");
+  if (ordinal < 0 || ordinal >= count) {
+    throw CudaError("there is no CUDA device " + std::to_string(ordinal) +
+                    ": the number of devices that this process sees is " + std::to_string(count));
+  }
+  CudaOrdinal device = 0;
+  check(driver.cuDeviceGet(&device, ordinal), "cuDeviceGet");
+  check(driver.cuDriverGetVersion(&driver_version_), "cuDriverGetVersion");
+  char pci_id[kPciIdBytes] = {};
+  if (driver.cuDeviceGetPCIBusId(pci_id, kPciIdBytes, device) == kCudaSuccess) {
+    numa_node_ = numa_node_of(pci_id);
+  }
+  check(driver.cuDevicePrimaryCtxRetain(&context_, device), "cuDevicePrimaryCtxRetain");
+  const Scope scope(*this);
+  check(driver.cuStreamCreateWithPriority(&side_stream_, kStreamNonBlocking, 0),
+        "cuStreamCreateWithPriority");
+}
+
+CudaDevice::Scope::Scope(const CudaDevice& device)
+    : device_(device), capture_mode_(kCaptureModeRelaxed) {
+  device.check_usable();
+  const Driver& driver = device.driver();
+  device.check(driver.cuCtxPushCurrent(device.context_), "cuCtxPushCurrent");
+  const CudaResult result = driver.cuThreadExchangeStreamCaptureMode(&capture_mode_);
+  if (result == kCudaSuccess) return;
+  CudaContext popped = nullptr;
+  driver.cuCtxPopCurrent(&popped);
+  device.check(result, "cuThreadExchangeStreamCaptureMode");
+}
+
+CudaDevice::Scope::~Scope() {
+  CudaContext popped = nullptr;
+  device_.driver().cuThreadExchangeStreamCaptureMode(&capture_mode_);
+  device_.driver().cuCtxPopCurrent(&popped);
+}
+
+bool CudaDevice::usable() const {
+  return generation_ == fork_generation() && poison_code_.load(std::memory_order_acquire) == 0;
+}
+
+void CudaDevice::check_usable() const {
+  if (generation_ != fork_generation()) throw StoppedError(kForked);
+  const int code = poison_code_.load(std::memory_order_acquire);
+  if (code == 0) return;
+  MutexLock lock(mutex_);
+  throw CudaError(poison_, code);
+}
+
+void CudaDevice::check(CudaResult result, const char* call) const {
+  if (result == kCudaSuccess) return;
+  check_usable();  // what comes after the first sticky error says nothing new
+  std::string message = described(driver_, result, call);
+  if (is_sticky(result)) {
+    message +=
+        ". CUDA reports such errors late: it may come from a kernel outside fastload "
+        "(CUDA_LAUNCH_BLOCKING=1 shows where). Nothing works any more on this GPU in this process";
+    MutexLock lock(mutex_);
+    if (poison_code_.load(std::memory_order_relaxed) == 0) {
+      poison_ = message;
+      poison_code_.store(result, std::memory_order_release);
+    }
+  }
+  throw CudaError(message, result);
+}
+
+CudaEvent CudaDevice::take_event() {
+  {
+    MutexLock lock(mutex_);
+    if (!spare_events_.empty()) {
+      CudaEvent event = spare_events_.back();
+      spare_events_.pop_back();
+      return event;
+    }
+  }
+  CudaEvent event = nullptr;
+  check(driver_.cuEventCreate(&event, kEventDisableTiming | kEventBlockingSync), "cuEventCreate");
+  return event;
+}
+
+void CudaDevice::give_event(CudaEvent event) noexcept {
+  if (!usable()) return;
+  try {
+    MutexLock lock(mutex_);
+    spare_events_.push_back(event);
+  } catch (const std::bad_alloc&) {
+    // One event less.
+  }
+}
+
+CudaFunction CudaDevice::kernel(const char* ptx, const std::string& name) {
+  MutexLock lock(modules_mutex_);
+  CudaModule& module = modules_[ptx];
+  if (module == nullptr) check(driver_.cuModuleLoadData(&module, ptx), "cuModuleLoadData");
+  CudaFunction& function = kernels_[{module, name}];
+  if (function == nullptr) {
+    check(driver_.cuModuleGetFunction(&function, module, name.c_str()), "cuModuleGetFunction");
+  }
+  return function;
+}
+
+}  // namespace fastload

@@ -1,0 +1,24 @@
+// What the machine and the container let this process use.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace fastload {
+
+struct MemoryLimits {
+  static constexpr std::size_t kNone = SIZE_MAX;
+
+  std::size_t available = kNone;  // MemAvailable of /proc/meminfo
+  std::size_t cgroup = kNone;     // the tightest memory.max (v2) or memory.limit_in_bytes (v1)
+  std::size_t memlock = kNone;    // RLIMIT_MEMLOCK
+};
+
+// `root`: where /proc and /sys/fs/cgroup are found. Thread-safe.
+MemoryLimits read_memory_limits(const std::string& root = "");
+
+// "1.5 GiB"; "unlimited" for MemoryLimits::kNone.
+std::string readable_bytes(std::size_t bytes);
+
+}  // namespace fastload

@@ -1,0 +1,187 @@
+#include "device/transfer.h"
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+#include <thread>
+#include <utility>
+
+#include "base/bytes.h"
+#include "base/error.h"
+#include "device/pixel_launch.h"
+
+namespace fastload {
+namespace {
+
+// A host that waits looks this often, for events have no wait with a deadline.
+constexpr auto kLook = std::chrono::microseconds(50);
+
+// The places of packed arrays, from the first byte to the last.
+std::size_t span_bytes(const std::vector<HostToDevice>& packed, DevicePointer& first) {
+  if (packed.empty()) return 0;
+  DevicePointer last = 0;
+  first = packed.front().to;
+  for (const HostToDevice& array : packed) {
+    first = std::min(first, array.to);
+    last = std::max(last, array.to + array.bytes);
+  }
+  return last - first;
+}
+
+}  // namespace
+
+Transfer::Transfer(std::shared_ptr<CudaDevice> device, std::shared_ptr<SlotPool> staging)
+    : device_(std::move(device)), staging_(std::move(staging)) {}
+
+Transfer::~Transfer() {
+  if (running_.empty() || !device_->usable()) return;
+  try {
+    const CudaDevice::Scope scope(*device_);
+    const CudaEvent last = running_.back().ready;  // the side stream is in order
+    device_->check(device_->driver().cuEventSynchronize(last), "cuEventSynchronize");
+    for (const Running& running : running_) device_->give_event(running.ready);
+  } catch (const std::exception&) {
+    // Nothing runs any more on a GPU that fails.
+  }
+}
+
+void Transfer::check(CudaStream consumer) const {
+  const CudaDevice::Scope scope(*device_);
+  check_not_captured(consumer);
+}
+
+Transfer::Ticket Transfer::submit(const Shipment& shipment, CudaStream consumer) {
+  const CudaDevice::Scope scope(*device_);
+  const Driver& driver = device_->driver();
+  const CudaStream side = device_->side_stream();
+  check_not_captured(consumer);
+  drop_done();
+  for (const PixelJob& job : shipment.pixels) load_kernel(*device_, *job.images.plan);
+  std::vector<Staged> staged;
+  Running running{nullptr, stage(shipment, staged)};
+  running.ready = device_->take_event();
+  try {
+    device_->check(driver.cuEventRecord(running.ready, consumer), "cuEventRecord");
+    device_->check(driver.cuStreamWaitEvent(side, running.ready, 0), "cuStreamWaitEvent");
+    enqueue(shipment, running.staged, staged);
+    // The wait above is for what the event stood for then.
+    device_->check(driver.cuEventRecord(running.ready, side), "cuEventRecord");
+    running_.push_back(std::move(running));
+  } catch (...) {
+    driver.cuStreamSynchronize(side);
+    device_->give_event(running.ready);
+    throw;
+  }
+  return next_++;
+}
+
+// Work for the side stream would become part of the graph, and never be done.
+void Transfer::check_not_captured(CudaStream consumer) const {
+  int status = 0;
+  device_->check(device_->driver().cuStreamIsCapturing(consumer, &status), "cuStreamIsCapturing");
+  if (status == 0) return;
+  throw CudaError(
+      "a CUDA graph is being captured from the current stream: take batches outside of the "
+      "capture, and copy them into the tensors that the graph reads");
+}
+
+// Small arrays, at the distances of their places, and windows: into one slot.
+Lease Transfer::stage(const Shipment& shipment, std::vector<Staged>& staged) {
+  DevicePointer first = 0;
+  const std::size_t packed_bytes = span_bytes(shipment.packed, first);
+  if (packed_bytes > 0) staged.push_back({first, 0, packed_bytes});
+  std::size_t bytes = packed_bytes;
+  for (const PixelJob& job : shipment.pixels) {
+    if (!job.images.plan->random() || job.indices.empty()) continue;
+    const std::size_t at = align_up(bytes, kFieldAlignment);
+    const std::size_t windows = job.indices.size() * sizeof(ImageWindow);
+    staged.push_back({job.raw + window_offset(job.images, job.indices.size()), at, windows});
+    bytes = at + windows;
+  }
+  if (bytes == 0) return {};
+  Lease lease = staging_->acquire(bytes, SlotPool::roomy(bytes));
+  for (const HostToDevice& array : shipment.packed) {
+    if (array.bytes > 0) std::memcpy(lease.data() + (array.to - first), array.from, array.bytes);
+  }
+  std::size_t part = packed_bytes > 0 ? 1 : 0;
+  for (const PixelJob& job : shipment.pixels) {
+    if (!job.images.plan->random() || job.indices.empty()) continue;
+    std::byte* to = lease.data() + staged[part++].offset;
+    for (const std::int64_t index : job.indices) {
+      const ImageWindow window = job.images.window(index);
+      std::memcpy(to, &window, sizeof(window));
+      to += sizeof(window);
+    }
+  }
+  return lease;
+}
+
+void Transfer::enqueue(const Shipment& shipment, const Lease& staging,
+                       const std::vector<Staged>& staged) {
+  for (const HostToDevice& array : shipment.copies) copy(array.to, array.from, array.bytes);
+  for (const PixelJob& job : shipment.pixels) {
+    const std::size_t images = job.indices.size();
+    copy(job.raw, job.from, images * static_cast<std::size_t>(job.images.stored_bytes()));
+  }
+  for (const Staged& part : staged) copy(part.to, staging.data() + part.offset, part.bytes);
+  stats_.packed += static_cast<std::int64_t>(shipment.packed.size());
+  for (const PixelJob& job : shipment.pixels) {
+    if (job.indices.empty()) continue;
+    launch_pixels(*device_, device_->side_stream(), job.images, job.indices.size(), job.raw,
+                  job.out);
+    ++stats_.kernels;
+  }
+}
+
+void Transfer::copy(DevicePointer to, const std::byte* from, std::size_t bytes) {
+  if (bytes == 0) return;
+  const CudaStream side = device_->side_stream();
+  device_->check(device_->driver().cuMemcpyHtoDAsync(to, from, bytes, side), "cuMemcpyHtoDAsync");
+  stats_.bytes += static_cast<std::int64_t>(bytes);
+  ++stats_.copies;
+}
+
+void Transfer::hand_over(Ticket ticket, CudaStream consumer) {
+  const CudaDevice::Scope scope(*device_);
+  check_not_captured(consumer);
+  const Running* const running = find(ticket);
+  if (running == nullptr) return;  // the host has seen the end of it, and gives work later
+  device_->check(device_->driver().cuStreamWaitEvent(consumer, running->ready, 0),
+                 "cuStreamWaitEvent");
+}
+
+bool Transfer::done(Ticket ticket) {
+  if (find(ticket) == nullptr) return true;
+  const CudaDevice::Scope scope(*device_);
+  drop_done();
+  return find(ticket) == nullptr;
+}
+
+bool Transfer::wait_until(Ticket ticket, Clock::time_point deadline) {
+  if (done(ticket)) return true;
+  if (std::exchange(waited_for_, ticket) != ticket) ++stats_.waits;
+  while (Clock::now() < deadline) {
+    std::this_thread::sleep_for(kLook);
+    if (done(ticket)) return true;
+  }
+  return false;
+}
+
+void Transfer::drop_done() {
+  while (!running_.empty()) {
+    const CudaResult result = device_->driver().cuEventQuery(running_.front().ready);
+    if (result == kCudaNotReady) return;
+    device_->check(result, "cuEventQuery");
+    device_->give_event(running_.front().ready);
+    running_.pop_front();
+  }
+}
+
+// nullptr: it is done.
+const Transfer::Running* Transfer::find(Ticket ticket) const {
+  if (ticket < 0 || ticket >= next_) throw std::out_of_range("no such ticket");
+  const Ticket first = next_ - static_cast<Ticket>(running_.size());
+  return ticket < first ? nullptr : &running_[static_cast<std::size_t>(ticket - first)];
+}
+
+}  // namespace fastload
