@@ -24,7 +24,13 @@ _COLLATE_MAP = dict(collate.default_collate_fn_map)
 
 
 def check_own(
-    seed: Any, shard: Any, order: str, io: str | None, device: Any, batch_transform: Any
+    seed: Any,
+    shard: Any,
+    order: str,
+    io: str | None,
+    device: Any,
+    batch_transform: Any,
+    static_buffers: Any,
 ) -> None:
     """Raises for what fastload's own arguments cannot be.
 
@@ -45,6 +51,10 @@ def check_own(
             torch.device(device)  # whether it is there is asked when batches are copied
         except RuntimeError as error:
             raise ValueError(f"device={device!r}: {error}") from None
+    if static_buffers and (device is None or torch.device(device).type == "cpu"):
+        raise ValueError(
+            "static_buffers=True is for batches that are copied to a device: give device= as well"
+        )
     if batch_transform is not None and not callable(batch_transform):
         raise TypeError(f"batch_transform must be a function of a batch, not {batch_transform!r}")
 

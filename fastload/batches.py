@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any, NoReturn
 
@@ -16,7 +17,16 @@ from fastload.decode import Decoded
 from fastload.errors import FormatError, add_note
 from fastload.formats.extents import Extents, Field, Int64Array
 from fastload.formats.fields import BYTE_STRINGS, TEXT, torch_dtype
-from fastload.structure import Structure, batch_builder, is_leaf, with_members, with_missing
+from fastload.kernels import RawFields
+from fastload.parts import Joined, Parts, split
+from fastload.structure import (
+    Builder,
+    Structure,
+    batch_builder,
+    is_leaf,
+    with_members,
+    with_missing,
+)
 from fastload.transforms import (
     MODES,
     AsList,
@@ -39,6 +49,7 @@ Samples = Callable[[], Int64Array]
 """Gives the dataset's indices of a batch, for messages."""
 
 Maker = Callable[[Arrays, Samples], Any]
+PartsMaker = Callable[[Arrays, Samples], Parts]
 Finish = Callable[[torch.Tensor], torch.Tensor]
 _KNOWS_LIMITS = "max_seqlen" in inspect.signature(torch.nested.nested_tensor_from_jagged).parameters
 _LeafMaker = Callable[..., Sequence[Any]]  # from a field's arrays and `Samples` to its leaves
@@ -62,27 +73,74 @@ def batch_maker(
     Raises:
         ValueError: a key that stands beside a field is taken already, or a transform does not fit.
     """
+    # What is cut out of an array is a copy each, so that one that is kept does not keep them all.
+    members, build = _compiled(extents, transforms, pin, missing, np.copy)
+    return lambda arrays, samples: build(
+        [
+            member.make(*member.leaves) if type(member) is Joined else member
+            for member in members(arrays, samples)
+        ]
+    )
+
+
+def parts_maker(
+    extents: Extents,
+    transforms: Transforms | None = None,
+    pin: bool = False,
+    missing: bool = False,
+    raw: RawFields | None = None,
+) -> PartsMaker:
+    """The same, in parts that go to a device; see `batch_maker`.
+
+    Args:
+        extents: The same.
+        transforms: The same.
+        pin: The same.
+        missing: The same.
+        raw: The fields whose arrays are as they are stored.
+    """
+    members, build = _compiled(extents, transforms, pin, missing, lambda array: array, raw)
+    return lambda arrays, samples: split(members(arrays, samples), build)
+
+
+def _compiled(
+    extents: Extents,
+    transforms: Transforms | None,
+    pin: bool,
+    missing: bool,
+    piece: Callable[[Array], Array],
+    raw: RawFields | None = None,
+) -> tuple[Callable[[Arrays, Samples], list[Any]], Builder]:
+    """How the members of a batch are made of arrays, and the batch of its members.
+
+    Args:
+        extents: See `batch_maker`.
+        transforms: The same.
+        pin: The same.
+        missing: The same.
+        piece: Gets what is cut out of an array.
+        raw: The fields whose arrays are as they are stored.
+    """
     chosen = choices(transforms, extents.fields)
     fields = [chosen.delivered(field) for field in extents.fields]
     structure = with_missing(extents.structure, len(fields)) if missing else extents.structure
     moved = {name for name, pixels in chosen.pixels.items() if pixels.channels_last}
     plain = not moved and not any(f.ragged or f.storage.name != f.dtype for f in fields)
-    if plain and not pin:
-        build, from_numpy = batch_builder(structure), torch.from_numpy
-        return lambda arrays, samples: build(list(map(from_numpy, arrays)))
+    if plain and not pin and not raw:
+        from_numpy = torch.from_numpy
+        return lambda arrays, samples: list(map(from_numpy, arrays)), batch_builder(structure)
 
     finish: Finish = pinner() if pin else lambda tensor: tensor
-
-    def channels_first(tensor: torch.Tensor) -> torch.Tensor:
-        return finish(tensor).permute(0, 3, 1, 2)
-
     keyless = _in_sequences(extents.structure)
-    makers = [
-        _leaf_maker(
+    makers: list[_LeafMaker] = [
+        partial(raw.leaf, field.name)
+        if raw and field.name in raw
+        else _leaf_maker(
             field,
             chosen.ragged.get(field.name),
-            channels_first if field.name in moved else finish,
+            finish,
             tuple if column in keyless else list,
+            piece,
         )
         for column, field in enumerate(fields)
     ]
@@ -92,17 +150,22 @@ def batch_maker(
         makers.append(lambda array, samples: [finish(torch.from_numpy(array))])
         counts.append(1)
         parts.append(None)
-    build = batch_builder(_with_parts(structure, parts))
+    turned = [field.name in moved for field in fields] + [False] * missing
 
-    def make(arrays: Arrays, samples: Samples) -> Any:
-        leaves: list[Any] = []
+    def members(arrays: Arrays, samples: Samples) -> list[Any]:
+        made: list[Any] = []
         start = 0
-        for leaf, count in zip(makers, counts, strict=True):
-            leaves += leaf(*arrays[start : start + count], samples)
+        for leaf, count, turn in zip(makers, counts, turned, strict=True):
+            leaves = leaf(*arrays[start : start + count], samples)
+            made += [Joined((leaves[0],), _channels_first)] if turn else leaves
             start += count
-        return build(leaves)
+        return made
 
-    return make
+    return members, batch_builder(_with_parts(structure, parts))
+
+
+def _channels_first(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.permute(0, 3, 1, 2)
 
 
 def pinner() -> Finish:
@@ -186,7 +249,11 @@ def _in_sequences(structure: Structure) -> set[int]:
 
 
 def _leaf_maker(
-    field: Field, transform: RaggedTransform | None, finish: Finish, sequence: type[Any]
+    field: Field,
+    transform: RaggedTransform | None,
+    finish: Finish,
+    sequence: type[Any],
+    piece: Callable[[Array], Array],
 ) -> _LeafMaker:
     """`sequence` is that of default_collate for texts: those of tuples' members are tuples."""
     view = torch_dtype(field.dtype) if field.storage.name != field.dtype else None
@@ -218,18 +285,20 @@ def _leaf_maker(
             sequence(piece.tobytes() for piece in _pieces(values, offsets))
         ]
     if isinstance(transform, AsList):
-        # A copy each, so that one that is kept does not keep them all.
         return lambda values, offsets, samples: [
-            [tensor(values[a:b].copy()) for a, b in pairwise(offsets.tolist())]
+            Joined(
+                tuple(tensor(piece(values[a:b])) for a, b in pairwise(offsets.tolist())),
+                lambda *tensors: list(tensors),
+            )
         ]
     return lambda *arrays: [tensor(_dense(field, *arrays))]
 
 
-def _nested(values: torch.Tensor, offsets: torch.Tensor, lengths: Array) -> torch.Tensor:
+def _nested(values: torch.Tensor, offsets: torch.Tensor, lengths: Array) -> Joined:
     limits: dict[str, Any] = {}
     if _KNOWS_LIMITS and len(lengths):  # else padding it pads to the length of all samples together
         limits = {"min_seqlen": int(lengths.min()), "max_seqlen": int(lengths.max())}
-    return torch.nested.nested_tensor_from_jagged(values, offsets, **limits)
+    return Joined((values, offsets), partial(torch.nested.nested_tensor_from_jagged, **limits))
 
 
 def _pieces(values: Array, offsets: Array) -> list[memoryview]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import io
+import math
 import os
 import threading
 import time
@@ -16,6 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from fastload import _core
 from fastload.errors import StoppedError
 from fastload.pixels import Pixels
 from fastload.transforms import MODES, DecodeImage
@@ -29,6 +31,9 @@ class Source(Protocol):
 
     def next(self, timeout_s: float = 0.0) -> Any:
         """The arrays of the next batch; None after the last one."""
+
+    def is_ready(self) -> bool:
+        """Whether `next` has nothing to wait for: a batch, its error or the end are there."""
 
     def describe_due(self) -> str:
         """What the batch that is due is waiting for, for a message."""
@@ -73,20 +78,28 @@ class ImageField:
         pixels: What follows.
         seed: Of what is drawn for each sample.
         epoch: The same.
+        pool: Gives the memory of images that go to a device.
     """
 
     transform: DecodeImage
     pixels: Pixels | None = None
     seed: int = 0
     epoch: int = 0
+    pool: _core.SlotPool | None = None
 
     def empty(self, count: int) -> Any:
         """Room for `count` images: an array, or a list if they may differ in size."""
         if self.pixels is not None and self.pixels.out_bytes:
-            return np.empty((count, *self.pixels.field.shape), self.pixels.field.storage)
+            return self._room((count, *self.pixels.field.shape), self.pixels.field.storage)
         if self.pixels is None and self.transform.size is not None:
-            return np.empty((count, *self.transform.size, MODES[self.transform.mode]), np.uint8)
+            shape = (count, *self.transform.size, MODES[self.transform.mode])
+            return self._room(shape, np.dtype(np.uint8))
         return [None] * count
+
+    def _room(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        if self.pool is None:
+            return np.empty(shape, dtype)
+        return self.pool.empty(math.prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
 
     def deliver(self, data: bytes, images: Any, place: int, index: int) -> None:
         """Decodes the sample of that index in the dataset into `images[place]`.
@@ -228,6 +241,11 @@ class DecodeStage:
         if job.error is not None:
             raise job.error
         return job.arrays
+
+    def is_ready(self) -> bool:
+        """Whether `next` has nothing to wait for."""
+        with self._changed:
+            return self._stopped or bool(self._jobs and self._jobs[0].left == 0)
 
     def describe_due(self) -> str:
         """What the batch that is due is waiting for."""

@@ -1,287 +1,248 @@
-"""Brings batches to a device: copied ahead, on a stream beside the one that computes."""
+"""Brings batches to a device: copied ahead, beside the stream that computes."""
 
 from __future__ import annotations
 
 import collections
 import contextlib
-import copy
-import functools
 import os
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol, TypeVar
+import threading
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 import torch
 
+from fastload import _core
+from fastload.copies import (
+    Copier,
+    Copies,
+    NoStreams,
+    StaticBuffers,
+    StreamCopier,
+    Streams,
+    TorchStreams,
+)
+from fastload.cuda import open_cuda
+from fastload.errors import CudaError
+from fastload.parts import Build, Parts, take_apart
+
 _AHEAD = 1  # batches that are copied before they are asked for
+_RUNNING = 4  # batches handed out whose copies may still be running: they hold their sources
 _NEEDED = ("Stream", "Event", "current_stream", "current_device", "stream")
 
 T = TypeVar("T")
 
 
-class Streams(Protocol):
-    """The streams of one device, as far as copying needs them."""
+@dataclass
+class _Turn(Generic[T]):
+    """A batch that waits for its turn, and from when on it is copied."""
 
-    def current(self) -> Any:
-        """The stream on which the calling thread computes."""
-
-    def side(self) -> Any:
-        """The stream for copies."""
-
-    def record(self, stream: Any) -> Any:
-        """An event behind all that the stream was given so far."""
-
-    def wait(self, stream: Any, event: Any) -> None:
-        """What the stream is given from now on starts after the event; the host goes on."""
-
-    def is_past(self, event: Any) -> bool:
-        """Whether the device has come to the event."""
-
-    def synchronize(self, event: Any) -> None:
-        """Stops the host until the device has come to the event."""
-
-    def allocate(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Memory for a copy of the tensor, that belongs to the current stream."""
-
-    def copy(self, stream: Any, target: torch.Tensor, source: torch.Tensor) -> None:
-        """Gives the stream a copy to do."""
-
-    def use(self, tensor: torch.Tensor, stream: Any) -> None:
-        """A stream that is not the one of its memory will use the tensor."""
-
-
-class TorchStreams:
-    """The streams that torch has for a device.
-
-    Args:
-        device: With its index.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._module: Any = getattr(torch, device.type)
-
-    def current(self) -> Any:
-        """See `Streams`."""
-        return self._module.current_stream(self._device)
-
-    def side(self) -> Any:
-        """See `Streams`; one for each device and process."""
-        return _side_stream(self._device)
-
-    def record(self, stream: Any) -> Any:
-        """See `Streams`."""
-        return stream.record_event()
-
-    def wait(self, stream: Any, event: Any) -> None:
-        """See `Streams`."""
-        stream.wait_event(event)
-
-    def is_past(self, event: Any) -> bool:
-        """See `Streams`."""
-        return bool(event.query())
-
-    def synchronize(self, event: Any) -> None:
-        """See `Streams`."""
-        event.synchronize()
-
-    def allocate(self, tensor: torch.Tensor) -> torch.Tensor:
-        """See `Streams`."""
-        return torch.empty_like(tensor, device=self._device)
-
-    def copy(self, stream: Any, target: torch.Tensor, source: torch.Tensor) -> None:
-        """See `Streams`."""
-        with self._module.stream(stream):
-            target.copy_(source, non_blocking=True)
-
-    def use(self, tensor: torch.Tensor, stream: Any) -> None:
-        """See `Streams`."""
-        tensor.record_stream(stream)
-
-
-@functools.cache
-def _side_stream(device: torch.device) -> Any:
-    return getattr(torch, device.type).Stream(device=device)
-
-
-class _Copies:
-    """The copies of one batch, which keep what they read until they are done."""
-
-    def __init__(self, streams: Streams, device: torch.device, batch: Any) -> None:
-        self._streams = streams
-        self._home = streams.current()  # whose memory the copies lie in
-        self._targets: list[torch.Tensor] = []
-        self._sources: list[torch.Tensor] = []
-        self.batch = with_tensors(batch, device, self._placed)
-        side = streams.side()
-        # The memory may be used until now by what the consumer has launched.
-        streams.wait(side, streams.record(self._home))
-        try:
-            for target, source in zip(self._targets, self._sources, strict=True):
-                streams.copy(side, target, source)
-        except BaseException:
-            streams.synchronize(streams.record(side))
-            raise
-        self._ready = streams.record(side)
-
-    def _placed(self, tensor: torch.Tensor) -> torch.Tensor:
-        target = self._streams.allocate(tensor)
-        self._targets.append(target)
-        self._sources.append(tensor)
-        return target
-
-    def hand_over(self) -> Any:
-        """The batch, for the stream on which the caller computes."""
-        current = self._streams.current()
-        self._streams.wait(current, self._ready)
-        if current != self._home:
-            for target in self._targets:
-                self._streams.use(target, current)
-        batch, self.batch = self.batch, None  # now it is the consumer's
-        self._targets.clear()
-        return batch
-
-    @property
-    def done(self) -> bool:
-        """Whether the device has made them."""
-        return self._streams.is_past(self._ready)
-
-    def wait(self) -> None:
-        """Stops the host until the device has made them."""
-        self._streams.synchronize(self._ready)
+    parts: Parts | None
+    build: Build
+    beside: T
+    copies: Copies | None = None
 
 
 class Prefetcher:
-    """Gives the batches of a source on a device, copied one batch ahead of the consumer.
+    """Gives the batches of a source on a device, copied ahead of the consumer.
 
     The memory of a copy belongs to the stream on which the consumer computes, which waits for the
-    copy when it is handed over; the host waits for nothing. One thread at a time.
+    copy when it is handed over. The host waits only for the copies of a batch that it handed out
+    some batches ago, when it is so far ahead of the device. Threads take turns.
 
     Args:
         device: With its index.
-        streams: Of the device.
+        copier: To it; of this prefetcher alone.
+        ahead: Batches that are copied before they are asked for.
+        buffers: Where batches are put when they are handed over; None: each is its own.
     """
 
-    def __init__(self, device: torch.device, streams: Streams) -> None:
+    def __init__(
+        self,
+        device: torch.device,
+        copier: Copier,
+        *,
+        ahead: int = _AHEAD,
+        buffers: StaticBuffers | None = None,
+    ) -> None:
         self._device = device
-        self._streams = streams
+        self._copier = copier
+        self._ahead = ahead
+        self._buffers = buffers
         self._pid = os.getpid()
-        self._coming: collections.deque[tuple[_Copies, Any] | Exception] = collections.deque()
-        self._running: collections.deque[_Copies] = collections.deque()  # handed over
+        self._lock = threading.Lock()  # guards what follows
+        self._coming: collections.deque[_Turn[Any] | Exception] = collections.deque()
+        self._running: collections.deque[Copies] = collections.deque()  # handed over
 
-    def next(self, load: Callable[[], tuple[Any, T]]) -> tuple[Any, T]:
+    def next(
+        self,
+        load: Callable[[], tuple[Any, T]],
+        load_ready: Callable[[], tuple[Any, T] | None],
+    ) -> tuple[Any, T]:
         """The next batch on the device, and what was loaded with it.
 
         Args:
-            load: Gives a batch and anything beside it. What it raises is raised at its turn.
+            load: Gives a batch, or its `Parts`, and anything beside it. What it raises is raised
+                at its turn.
+            load_ready: The same, or None if the caller would have to wait for it.
+
+        Raises:
+            CudaError: the device is lost; or a graph is captured from the caller's stream, and the
+                same batch is given when that is over.
+            Exception: what was raised when the batch was loaded or copied.
         """
-        while len(self._coming) <= _AHEAD and not self._ends():
+        with self._lock:
+            self._drop_done()
+            while len(self._running) > _RUNNING:
+                self._running[0].wait()
+                self._drop_done()
+            if not self._coming:
+                self._take(load)
+            while len(self._coming) <= self._ahead and not self._ends():
+                if not self._take(load_ready):
+                    break
+            self._submit()
+            turn = self._coming[0]
+            if isinstance(turn, Exception):
+                self._coming.popleft()
+                try:
+                    raise turn
+                finally:
+                    del turn  # whose traceback holds this frame
+            assert turn.copies is not None
+            tensors = turn.copies.hand_over()
+            self._coming.popleft()
+            self._running.append(turn.copies)
+            if self._buffers is not None:
+                tensors = self._buffers.fill(tensors)
+            return turn.build(tensors), turn.beside
+
+    def _take(self, load: Callable[[], tuple[Any, Any] | None]) -> bool:
+        try:
+            loaded = load()
+        except StopIteration:
+            self._coming.append(StopIteration())  # the other one's traceback holds the source
+        except Exception as error:
+            if self._coming and _is_timeout(error):
+                return False  # nobody waits for that batch yet
+            self._coming.append(error)
+        else:
+            if loaded is None:
+                return False
+            batch, beside = loaded
+            parts = batch if isinstance(batch, Parts) else take_apart(batch, self._device)
+            self._coming.append(_Turn(parts, parts.build, beside))
+        return True
+
+    def _submit(self) -> None:
+        """Begins to copy what was loaded; what cannot be copied now is tried again at its turn."""
+        for place, turn in enumerate(self._coming):
+            if isinstance(turn, Exception) or turn.parts is None:
+                continue
             try:
-                batch, beside = load()
-                self._coming.append((_Copies(self._streams, self._device, batch), beside))
-            except StopIteration:
-                self._coming.append(StopIteration())  # the other one's traceback holds the source
+                turn.copies = self._copier.submit(turn.parts.leaves)
+                turn.parts = None
+            except CudaError:
+                if place == 0:
+                    raise
+                return
             except Exception as error:
-                if self._coming and _is_timeout(error):
-                    break  # nobody waits for that batch yet
-                self._coming.append(error)
-        turn = self._coming.popleft()
-        if isinstance(turn, Exception):
-            try:
-                raise turn
-            finally:
-                del turn  # whose traceback holds this frame
-        copies, beside = turn
-        moved = copies.hand_over()
-        self._running.append(copies)
-        while self._running and self._running[0].done:
-            self._running.popleft()
-        return moved, beside
+                self._coming[place] = error
 
     def _ends(self) -> bool:
         return bool(self._coming) and isinstance(self._coming[-1], StopIteration)
 
+    def _drop_done(self) -> None:
+        while self._running and self._running[0].done:
+            self._running.popleft()
+
     def __del__(self) -> None:
         if self._pid != os.getpid():  # a forked child cannot use the device
             return
-        waiting = [turn[0] for turn in self._coming if isinstance(turn, tuple)]
-        for copies in [*self._running, *waiting]:
+        coming = [turn.copies for turn in self._coming if isinstance(turn, _Turn)]
+        for copies in [*self._running, *coming]:
             # Memory on either side must not go while it is copied.
             with contextlib.suppress(Exception):  # at exit the device may be gone
-                copies.wait()
+                if copies is not None:
+                    copies.wait()
 
 
-class Mover:
-    """The same for a device without streams: each batch is copied when it is asked for.
+class Target:
+    """Where the batches of a loader are brought.
 
     Args:
-        device: Where to.
+        device: With its index.
+        static: Batches of one shape come in the same tensors, those of all iterators.
+
+    Attributes:
+        device: The same.
+        pool: Memory for the engine that the device reads by itself; None: any memory will do.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
+    def __init__(self, device: torch.device, static: bool = False) -> None:
+        self.device = device
+        self._has_streams = _has_streams(device)
+        self._streams: Streams = TorchStreams(device) if self._has_streams else NoStreams(device)
+        self._cuda = open_cuda(device) if self._has_streams else None
+        if self._cuda is not None:
+            self._streams = self._cuda.streams
+        self._buffers = StaticBuffers(self._streams) if static else None
+        self._complained = False
 
-    def next(self, load: Callable[[], tuple[Any, T]]) -> tuple[Any, T]:
-        """See `Prefetcher.next`."""
-        batch, beside = load()
-        device = self._device
-        return with_tensors(batch, device, lambda tensor: tensor.to(device)), beside
+    @property
+    def pool(self) -> _core.SlotPool | None:
+        """See the class."""
+        return None if self._cuda is None else self._cuda.pool
+
+    def runs(self, plan: _core.PixelPlan) -> bool:
+        """Whether the device itself can deliver images so, of what is stored."""
+        return self._cuda is not None and self._cuda.runs(plan)
+
+    def prefetcher(self) -> Prefetcher:
+        """For one iterator."""
+        copier: Copier = StreamCopier(self._streams)
+        if self._cuda is not None:
+            copier = self._cuda.copier()
+        ahead = _AHEAD if self._has_streams else 0
+        return Prefetcher(self.device, copier, ahead=ahead, buffers=self._buffers)
+
+    def reserve(self, batch_bytes: int, depth: int) -> None:
+        """Takes memory before an iterator begins, and warns once where it is not what it should be.
+
+        Args:
+            batch_bytes: Of a batch.
+            depth: Batches that the engine keeps ready.
+        """
+        if self._cuda is None:
+            return
+        self._cuda.pool.reserve(batch_bytes * (depth + _AHEAD + _RUNNING + 1))
+        complaint = self._cuda.pool.complaint
+        if complaint and not self._complained:
+            self._complained = True
+            warnings.warn(complaint, RuntimeWarning, stacklevel=7)
 
 
-def make_prefetcher(device: torch.device | str | int | None) -> Prefetcher | Mover | None:
-    """What brings an iterator's batches to a device; None if they stay on the CPU."""
+def _has_streams(device: torch.device) -> bool:
+    module: Any = getattr(torch, device.type, None)
+    return all(hasattr(module, name) for name in _NEEDED)
+
+
+def device_with_index(device: torch.device | str | int | None) -> torch.device | None:
+    """The device that is meant, which is the current one of its type; None for the CPU.
+
+    Raises:
+        Exception: what torch raises for a device that it cannot use.
+    """
     if device is None:
         return None
     where = torch.device(device)
     if where.type == "cpu":
         return None
-    module: Any = getattr(torch, where.type, None)
-    if not all(hasattr(module, name) for name in _NEEDED):
-        return Mover(where)
     index: int | None = where.index
-    if index is None:
-        where = torch.device(where.type, module.current_device())
-    return Prefetcher(where, TorchStreams(where))
-
-
-def with_tensors(
-    data: Any, device: torch.device, place: Callable[[torch.Tensor], torch.Tensor]
-) -> Any:
-    """A batch with its tensors on a device, in the same containers; anything else as it is.
-
-    Args:
-        data: The batch.
-        device: Where its tensors are to be.
-        place: Gives the copy of a plain tensor. Others, and objects that have a method `to`, are
-            moved by that.
-    """
-    if isinstance(data, torch.Tensor):
-        if data.device == device:
-            return data
-        plain = type(data) is torch.Tensor and data.layout is torch.strided
-        plain = plain and not (data.requires_grad or data.is_quantized or data.is_nested)
-        return place(data) if plain else data.to(device, non_blocking=True)
-    if callable(getattr(data, "to", None)):
-        return data.to(device)
-    if isinstance(data, Mapping):
-        return _like(data, {key: with_tensors(data[key], device, place) for key in data})
-    if isinstance(data, (list, tuple)):
-        members = [with_tensors(member, device, place) for member in data]
-        if hasattr(data, "_fields"):
-            return type(data)(*members)
-        return tuple(members) if isinstance(data, tuple) else _like(data, dict(enumerate(members)))
-    return data
-
-
-def _like(template: Any, members: dict[Any, Any]) -> Any:
-    if hasattr(template, "__setitem__"):
-        clone = copy.copy(template)
-        for key, value in members.items():
-            clone[key] = value
-        return clone
-    try:
-        return type(template)(members)
-    except TypeError:
-        return members
+    if index is None and _has_streams(where):
+        return torch.device(where.type, getattr(torch, where.type).current_device())
+    return where
 
 
 def _is_timeout(error: Exception) -> bool:

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
-from fastload.device import make_prefetcher
+from fastload.device import Target
 from fastload.state import Progress
 
 Turn = tuple[Progress, int]
 """The epoch of a batch, and how many turns it counts with it."""
 
 Load = Callable[[], tuple[Any, Turn]]
+LoadReady = Callable[[], tuple[Any, Turn] | None]
 BatchTransform = Callable[[Any], Any]
 
 
@@ -21,14 +20,12 @@ class Handover:
     """Brings batches to the device, applies `batch_transform`, and counts those handed out.
 
     Args:
-        device: Where batches are copied to; None or the CPU: they stay.
+        target: Where batches are brought; None: they stay.
         batch_transform: From the batch to what is handed out.
     """
 
-    def __init__(
-        self, device: torch.device | str | int | None, batch_transform: BatchTransform | None
-    ) -> None:
-        self._prefetcher = make_prefetcher(device)
+    def __init__(self, target: Target | None, batch_transform: BatchTransform | None) -> None:
+        self._prefetcher = None if target is None else target.prefetcher()
         self._batch_transform = batch_transform
 
     @property
@@ -36,18 +33,20 @@ class Handover:
         """Whether batches are handed out as they are loaded."""
         return self._prefetcher is None and self._batch_transform is None
 
-    def next(self, load: Load) -> Any:
+    def next(self, load: Load, load_ready: LoadReady) -> Any:
         """The next batch.
 
         Args:
             load: Gives a batch and its turn.
+            load_ready: The same, or None if the caller would have to wait for it.
 
         Raises:
             RuntimeError: `batch_transform` raised StopIteration, which would end the epoch.
             Exception: what `load`, for this batch, or `batch_transform` raised.
         """
+        prefetcher = self._prefetcher
         batch, (progress, turn) = (
-            load() if self._prefetcher is None else self._prefetcher.next(load)
+            load() if prefetcher is None else prefetcher.next(load, load_ready)
         )
         if self._batch_transform is not None:
             try:

@@ -14,11 +14,12 @@ import torch
 from torch._C._autograd import _profiler_enabled
 
 from fastload import _core
-from fastload.batches import Arrays, batch_maker
+from fastload.batches import Arrays, Samples, batch_maker, parts_maker
 from fastload.decode import DecodeStage, ImageField, Source
 from fastload.errors import StoppedError
 from fastload.formats.extents import Field, Int64Array
 from fastload.handover import Handover
+from fastload.kernels import RawFields
 from fastload.run import Run
 from fastload.state import Progress
 from fastload.streams import Stream, make_stream
@@ -68,8 +69,11 @@ class _NativeIterator:
         self._choices = choices(run.transforms, run.extents.fields)
         if run.seed is None and self._choices.is_random:
             self._base_seed = run.mark.base_seed_of(base_seed, run.generator)
-        self._make = batch_maker(run.extents, run.transforms, run.pin, self._skips)
-        handover = Handover(run.device, run.batch_transform)
+        arguments = run.extents, run.transforms, run.pin, self._skips
+        self._make: Callable[[Arrays, Samples], Any] = (
+            batch_maker(*arguments) if run.target is None else parts_maker(*arguments, run.raw)
+        )
+        handover = Handover(run.target, run.batch_transform)
         self._handover = None if handover.does_nothing else handover
         self._timeout = float(run.timeout)
         # Until the first pull; these three change together.
@@ -91,11 +95,12 @@ class _NativeIterator:
         self._pull = stream.pull if more else None
         self._warn_if_empty()
         seed, epoch = self._seed(), stream.progress.epoch
+        run.raw.begin(seed, epoch)
         images = self._images(run.extents.fields, seed, epoch)
-        engine = _core.Engine(
+        engine: Source = _core.Engine(
             run.table,
             run.pool,
-            [_as_delivered(field, self._choices) for field in run.extents.fields],
+            [_as_gathered(field, self._choices, run.raw) for field in run.extents.fields],
             stream.order,
             run.threads,
             run.depth,
@@ -135,11 +140,13 @@ class _NativeIterator:
     def _images(self, fields: Sequence[Field], seed: int, epoch: int) -> dict[int, ImageField]:
         """What becomes of encoded images, by the number of their first array in a batch."""
         images, number = {}, 0
+        target = self._run.target
+        pool = None if target is None else target.pool
         for field in fields:
             transform = self._choices.ragged.get(field.name)
             if isinstance(transform, DecodeImage):
                 pixels = self._choices.pixels.get(field.name)
-                images[number] = ImageField(transform, pixels, seed, epoch)
+                images[number] = ImageField(transform, pixels, seed, epoch, pool)
             number += 2 if field.ragged else 1
         return images
 
@@ -182,7 +189,7 @@ class _NativeIterator:
     def _next(self) -> Any:
         try:
             if self._handover is not None:
-                return self._handover.next(self._loaded)
+                return self._handover.next(self._loaded, self._loaded_if_ready)
             batch = self._load()
         except StopIteration:
             self._progress.finished = True
@@ -194,6 +201,12 @@ class _NativeIterator:
     def _loaded(self) -> tuple[Any, tuple[Progress, int]]:
         batch = self._load()
         return batch, (self._progress, self._progress.turns)
+
+    def _loaded_if_ready(self) -> tuple[Any, tuple[Progress, int]] | None:
+        """The same; None if others are still at work on the batch."""
+        assert self._source is not None
+        is_ours = self._run.threads == 0 or isinstance(self._stream.order, _core.PushedOrder)
+        return self._loaded() if is_ours or self._source.is_ready() else None
 
     def _load(self) -> Any:
         """The next batch as it is loaded; whether it comes or fails, that was its turn."""
@@ -269,10 +282,10 @@ def _ended(timeout_s: float) -> None:
     return None
 
 
-def _as_delivered(field: Field, chosen: Choices) -> Any:
+def _as_gathered(field: Field, chosen: Choices, raw: RawFields) -> Any:
     """What the engine is told of a field."""
     transform, pixels = chosen.ragged.get(field.name), chosen.pixels.get(field.name)
-    if pixels is not None and not field.ragged:
+    if pixels is not None and not field.ragged and field.name not in raw:
         made = pixels.field
         return made.storage, made.shape, (pixels.plan, *(pixels.size or (0, 0)))
     if isinstance(transform, PadTo):

@@ -103,10 +103,14 @@ class FastLoader(DataLoader[T_co]):
             under the key "missing": int64, the dataset's indices of what was left out.
         batch_transform: A function of the finished batch, on its device, that gives what is handed
             out; it runs in the thread that calls `next()`, on its current stream.
+        static_buffers: With `device`: all batches of one shape come in the same tensors, whose
+            addresses CUDA graphs can rely on, also from one epoch to the next. A batch lives until
+            the following `next()` then; whoever keeps it makes a copy.
 
     Raises:
         ValueError: as DataLoader; `shard` or `order` without `seed`; `seed` with an
-            IterableDataset; `transforms` that do not fit the fields; `device` names none.
+            IterableDataset; `transforms` that do not fit the fields; `device` names none;
+            `static_buffers` without a device that batches are copied to.
         TypeError: as DataLoader; `seed` is not an integer; `batch_transform` cannot be called.
 
     Example:
@@ -144,8 +148,9 @@ class FastLoader(DataLoader[T_co]):
         verify: str | None = None,
         on_error: str = "raise",
         batch_transform: BatchTransform | None = None,
+        static_buffers: bool = False,
     ) -> None:
-        check_own(seed, shard, order, io, device, batch_transform)
+        check_own(seed, shard, order, io, device, batch_transform, static_buffers)
         if isinstance(dataset, (str, os.PathLike)):
             dataset = datasets.open(dataset, io=io or "auto", verify=verify)
         arguments: dict[str, Any] = {
@@ -195,6 +200,7 @@ class FastLoader(DataLoader[T_co]):
         self.verify = verify
         self.on_error = on_error
         self.batch_transform = batch_transform
+        self.static_buffers = static_buffers
         self._chosen = Chosen()
         if is_auto:
             self._choose_workers(prefetch_factor, persistent_workers)
@@ -294,7 +300,9 @@ class FastLoader(DataLoader[T_co]):
         return iterator
 
     def _handover(self) -> Handover:
-        return Handover(self.device, self.batch_transform)
+        return Handover(
+            self._kept.target(self.device, static=self.static_buffers), self.batch_transform
+        )
 
     def groups(self, n: int, count: str | None = None) -> Groups[T_co]:
         """An epoch in groups of `n` batches, each for one step of the optimizer; see `Group`.

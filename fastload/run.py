@@ -13,14 +13,16 @@ from torch.utils.data import default_collate
 from fastload import _core
 from fastload.arguments import check_reading, check_transforms, collates_as_shipped, pins
 from fastload.batches import pinner
+from fastload.device import Target, device_with_index
 from fastload.formats.extents import Extents
 from fastload.handover import BatchTransform
+from fastload.kernels import RawFields
 from fastload.native import delivered_bytes, native_extents
 from fastload.state import Bookmark, bottom
 from fastload.streams import is_keyed
 from fastload.structure import map_leaves
 from fastload.tables import TableCache
-from fastload.transforms import Transforms
+from fastload.transforms import Transforms, choices
 
 _DEPTH_BYTES = 64 << 20
 _MAX_DEPTH = 64
@@ -47,7 +49,8 @@ class Run:
         timeout: Seconds to wait for a batch; 0 for ever.
         fetch: Loads a batch of indices that only the dataset understands, as torch does.
         pin: Copy batches to pinned memory.
-        device: Copy batches there; None: leave them.
+        target: Where batches are brought; None: they stay.
+        raw: The fields that are gathered as they are stored.
         batch_transform: Applied to each batch that is handed out.
         on_error: "skip" leaves out damaged samples, "raise" raises.
         said: Warnings that were given; grows.
@@ -69,7 +72,8 @@ class Run:
     timeout: float
     fetch: Callable[[list[Any]], Any]
     pin: bool
-    device: torch.device | str | int | None
+    target: Target | None
+    raw: RawFields
     batch_transform: BatchTransform | None
     on_error: str
     said: set[str]
@@ -88,6 +92,24 @@ class Kept:
         self.pool = _core.SlotPool()
         self.tables = TableCache()
         self.said: set[str] = said or set()
+        self._targets: dict[tuple[torch.device, bool], Target] = {}
+
+    def target(self, device: torch.device | str | int | None, *, static: bool) -> Target | None:
+        """Where the batches of a new iterator are brought; None: they stay on the CPU.
+
+        Args:
+            device: As the loader was given it.
+            static: Whether they come in the same tensors.
+
+        Raises:
+            Exception: what torch raises for a device that it cannot use.
+        """
+        where = device_with_index(device)
+        if where is None:
+            return None
+        if (where, static) not in self._targets:
+            self._targets[where, static] = Target(where, static)
+        return self._targets[where, static]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Kept, (set(self.said),)
@@ -141,17 +163,23 @@ def make_run(
     is_auto = workers == chosen.workers
     transforms = loader.transforms or {}
     size = getattr(sampler, "batch_size", None)
-    batch_bytes = delivered_bytes(extents, transforms) * (size if isinstance(size, int) else 1)
+    target = kept.target(loader.device, static=loader.static_buffers)
+    raw = raw_fields(target, extents, transforms)
+    sample_bytes = delivered_bytes(extents, transforms) - raw.spared_bytes
+    batch_bytes = sample_bytes * (size if isinstance(size, int) else 1)
     prefetch = 2 if loader.prefetch_factor is None else loader.prefetch_factor
     depth = default_depth(batch_bytes, workers)
     if loader.prefetch_factor != chosen.prefetch:
         depth = max(1, prefetch * workers)
     pin = loader.pin_memory and pins(loader.pin_memory_device, may_warn=is_new)
+    if target is not None and target.pool is not None:
+        pin = False  # it is pinned, for us alone
+        target.reserve(batch_bytes, depth)
     return Run(
         extents=extents,
         transforms=transforms,
         table=kept.tables.get(loader.dataset, extents, loader.io),
-        pool=kept.pool,
+        pool=(target and target.pool) or kept.pool,
         index_sampler=sampler,
         mark=mark,
         generator=loader.generator,
@@ -164,11 +192,19 @@ def make_run(
         timeout=loader.timeout,
         fetch=partial(fetch_by_python, loader.dataset, pin=pin),
         pin=pin,
-        device=loader.device,
+        target=target,
+        raw=raw,
         batch_transform=loader.batch_transform,
         on_error=loader.on_error,
         said=kept.said,
     )
+
+
+def raw_fields(target: Target | None, extents: Extents, transforms: Transforms) -> RawFields:
+    """The fields that a device delivers, of what is stored."""
+    if target is None:
+        return RawFields()
+    return RawFields(extents.fields, choices(transforms, extents.fields).pixels, target.runs)
 
 
 def fetch_by_python(dataset: Any, indices: list[Any], *, pin: bool) -> Any:

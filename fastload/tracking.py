@@ -115,7 +115,7 @@ class _Tracked:
     def __call__(self) -> Any:
         load = self._from_stream if self._tracked is None else self._from_map
         try:
-            return self._handover.next(load)
+            return self._handover.next(load, load)
         except StopIteration:
             progress = self._begun if self._tracked is None else self._tracked.progress
             if progress is not None:

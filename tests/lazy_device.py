@@ -15,7 +15,8 @@ class LazyDevice:
     """A device whose streams run when it likes, or when the host waits for them.
 
     The copies check what must hold: nothing that was launched before their memory was allocated
-    may still run, and neither side of them may have been freed.
+    may still run, the source may not have been freed, and the target only if its stream waits for
+    them before it does anything else.
 
     Args:
         seed: Decides how far the streams come at each call; None: nowhere.
@@ -31,6 +32,8 @@ class LazyDevice:
         self.copies = 0
         self.lent: list[str] = []
         self.launched: dict[int, int] = {}  # before a target was allocated
+        self.behind: dict[int, int] = {}  # copies that are past with an event
+        self.awaited: collections.Counter[str] = collections.Counter()  # copies, by each stream
         self._random = None if seed is None else random.Random(seed)
 
     def launch(self, stream: str, step: Callable[[], bool]) -> None:
@@ -62,10 +65,12 @@ class LazyDevice:
     def record(self, stream: str) -> int:
         self.events += 1
         event = self.events
+        self.behind[event] = self.copies if stream == "side" else 0
         self.launch(stream, lambda: self.past.add(event) is None)
         return event
 
     def wait(self, stream: str, event: int) -> None:
+        self.awaited[stream] = max(self.awaited[stream], self.behind[event])
         self.launch(stream, lambda: event in self.past)
 
     def is_past(self, event: int) -> bool:
@@ -82,16 +87,22 @@ class LazyDevice:
         return target
 
     def copy(self, stream: str, target: torch.Tensor, source: torch.Tensor) -> None:
+        if stream != "side":  # memory of both is freed in the order of the streams that use it
+            self.launch(stream, lambda: target.copy_(source) is not None)
+            return
         before, home = self.launched[id(target)], self.now
-        ends = weakref.ref(target), weakref.ref(source)
         self.copies += 1
+        number, too_early = self.copies, []
+        to = weakref.ref(target, lambda _: too_early.append(self.awaited[home] < number))
+        origin = weakref.ref(source)
 
         def step() -> bool:
-            to, origin = (end() for end in ends)
+            ends = to(), origin()
             assert self.run[home] >= before, "the memory is still in use"
-            assert to is not None, "the target was freed"
-            assert origin is not None, "the source was freed"
-            to.copy_(origin)
+            assert too_early != [True], "the target was freed"
+            assert ends[1] is not None, "the source was freed"
+            if ends[0] is not None:
+                ends[0].copy_(ends[1])
             return True
 
         self.launch(stream, step)

@@ -35,7 +35,9 @@ CPP_LAYERS = {
 GROUND = {"_core", "errors", "structure"}
 DATA = GROUND | {"formats", "pixels", "transforms", "dataset", "array_dataset", "tokens", "native"}
 ORDER = {"_core", "errors", "ranks", "order", "torch_order", "state", "streams"}
-RUN = DATA | ORDER | {"device", "handover", "tables", "decode", "batches", "arguments", "run"}
+DEVICE = {"_core", "errors", "formats", "parts", "copies", "cuda", "device"}
+RUN = DATA | ORDER | DEVICE
+RUN |= {"handover", "tables", "decode", "kernels", "batches", "arguments", "run"}
 LOADER = RUN | {"iterator", "tracking", "trainers", "groups", "loader"}
 PYTHON_LAYERS = {
     "errors": set(),
@@ -52,13 +54,17 @@ PYTHON_LAYERS = {
     "torch_order": {"errors"},
     "state": {"errors", "ranks", "order", "torch_order"},
     "streams": ORDER | {"formats"},
-    "device": set(),
-    "handover": ORDER | {"device"},
+    "parts": {"_core", "formats"},
+    "copies": {"parts"},
+    "cuda": DEVICE,
+    "device": DEVICE,
+    "handover": ORDER | DEVICE | {"handover"},
     "tables": DATA,
-    "tracking": ORDER | {"handover"},
-    "decode": {"errors", "pixels", "transforms"},
-    "batches": DATA | {"decode"},
-    "arguments": DATA | ORDER | {"decode", "batches"},
+    "tracking": ORDER | DEVICE | {"handover"},
+    "decode": {"_core", "errors", "pixels", "transforms"},
+    "kernels": {"_core", "formats", "pixels", "parts"},
+    "batches": DATA | {"decode", "parts", "kernels"},
+    "arguments": DATA | ORDER | {"decode", "parts", "kernels", "batches"},
     "run": RUN,
     "iterator": RUN,
     "trainers": ORDER,

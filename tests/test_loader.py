@@ -33,7 +33,8 @@ def test_signature_is_torchs_and_more() -> None:
     assert [p.kind for p in ours[: len(theirs)]] == [p.kind for p in theirs]
     extras = ours[len(theirs) :]
     names = ["seed", "shard", "order", "device", "io", "transforms", "verify", "on_error"]
-    assert [p.name for p in extras] == [*NEW_IN_TORCH, *names, "batch_transform"]
+    names += ["batch_transform", "static_buffers"]
+    assert [p.name for p in extras] == [*NEW_IN_TORCH, *names]
     assert all(p.kind is p.KEYWORD_ONLY and p.default is not p.empty for p in extras)
     assert FastLoader[int]
     assert issubclass(FastLoader, DataLoader)
@@ -143,6 +144,7 @@ def test_attributes() -> None:
         "verify",
         "on_error",
         "batch_transform",
+        "static_buffers",
     }
     assert public <= set(inspect.signature(FastLoader).parameters)
     assert (loader.prefetch_factor, loader.batch_size, loader.drop_last) == (None, 2, False)

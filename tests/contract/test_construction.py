@@ -190,6 +190,7 @@ OWN: dict[str, Any] = {
     "verify": "lazy",
     "on_error": "skip",
     "batch_transform": dict,
+    "static_buffers": True,
 }
 
 
