@@ -50,6 +50,51 @@ def test_transforms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert min(ratio["ratio"] for ratio in result["ratios"].values()) > 0
 
 
+def test_h2d(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = load("bench_h2d", monkeypatch)
+    monkeypatch.setattr(module, "SIZES", (2,))
+    monkeypatch.setattr(module, "ROW_BYTES", 3_072)
+    monkeypatch.setattr(module, "BATCH", 2)
+    monkeypatch.setattr(module, "PAUSE", 0)
+    result = module.measure(0, tmp_path, seconds=0.01, rounds=1, device="cpu")
+    assert result["sizes"][0]["ratio"] > 0
+    assert set(result["next_us"]) == {"1", "4"}
+
+
+def test_train_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = load("bench_train_step", monkeypatch)
+    monkeypatch.setattr(module, "STEPS", 2)
+    monkeypatch.setattr(module, "PRECISIONS", {"bf16": torch.bfloat16})
+    monkeypatch.setattr(module, "WORKERS", 0)
+    case = module.Images(0, tmp_path, torch.device("cpu"), "bf16", True)
+    stored = torch.from_numpy(case._images[:].copy()), torch.from_numpy(case._labels[:].copy())
+    by_torch = case.by_torch(stored)[0].view(torch.int16)
+    for batch in case.fast():
+        images, labels = case.by_fastload(batch)
+        assert torch.equal(images.view(torch.int16), by_torch[labels])
+        assert images.is_contiguous(memory_format=torch.channels_last)
+    result = module.measure(0, tmp_path, rounds=1, device="cpu", small=True)
+    assert [found["name"] for found in result["cases"]] == ["small images", "small tokens"]
+    for found in result["cases"]:
+        assert min(found["ratios"].values()) > 0
+
+
+def test_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    models = load("models", monkeypatch)
+    count = {
+        model: sum(p.numel() for p in getattr(models, model)().parameters())
+        for model in ("resnet", "GPT")
+    }
+    assert count["resnet"] == 25_557_032  # as everybody's ResNet-50 has
+    assert count["GPT"] == 124_475_904  # 124 M: GPT-2 small, its vocabulary padded to 50 304
+    model = models.GPT(64, 16, 1, 64).eval()
+    tokens = torch.randint(64, (2, 16))
+    changed = tokens.clone()
+    changed[:, -1] += 1
+    early = [model.norm(model.blocks(model.tokens(x % 64)))[:, :-1] for x in (tokens, changed)]
+    assert torch.equal(*early)  # nothing sees what comes later
+
+
 def test_contenders_give_the_same_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     harness = load("harness", monkeypatch)
     datasets = load("torch_datasets", monkeypatch)

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, WeightedRandomSampler
 
 from fastload import ArrayDataset, FastLoader
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+pytestmark = pytest.mark.usefixtures("real_gpu")
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
