@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         ToChannelsFirst,
     )
     from fastload.processes import distributed
+    from fastload.run_log import watch
     from fastload.tokens import TokenDataset
     from fastload.train import TrainStep
     from fastload.transforms import AsList, DecodeImage, Jagged, PadTo
@@ -76,6 +77,7 @@ _HOMES = {
     "export": "fastload.pack.export",
     "merge": "fastload.pack.merge",
     "TokenDataset": "fastload.tokens",
+    "watch": "fastload.run_log",
     "open": "fastload.dataset",
     "train_with_amp": "fastload.loops",
     "__version__": "fastload._core",
@@ -111,6 +113,7 @@ __all__ = [
     "pack",
     "train_with_amp",
     "verify",
+    "watch",
 ]
 
 

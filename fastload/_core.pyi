@@ -7,7 +7,7 @@ import numpy
 import numpy.typing
 import typing
 import typing_extensions
-__all__: list[str] = ['ArrayOrder', 'CudaDevice', 'Engine', 'EpochPlan', 'Permutation', 'PixelPlan', 'PushedOrder', 'SlotPool', 'Table', 'TableBuilder', 'Transfer', 'copy_kernels', 'crc32c', 'crc32c_combine', 'measure_gather', 'set_copy_kernel', 'start_writeback']
+__all__: list[str] = ['ArrayOrder', 'CudaDevice', 'Engine', 'EpochPlan', 'LoadStats', 'Permutation', 'PixelPlan', 'PushedOrder', 'SlotPool', 'Table', 'TableBuilder', 'Transfer', 'copy_kernels', 'crc32c', 'crc32c_combine', 'measure_gather', 'set_copy_kernel', 'start_writeback']
 class Permutation:
     """
     A keyed bijection of [0, n) in O(1) memory.
@@ -191,11 +191,25 @@ class SlotPool:
     @property
     def used_bytes(self) -> int:
         ...
+class LoadStats:
+    """
+    What a loader has done, in this process.
+    """
+    def __init__(self) -> None:
+        ...
+    def add_wait(self, wait_ns: typing.SupportsInt | typing.SupportsIndex) -> None:
+        ...
+    def count_batch(self) -> None:
+        ...
+    def count_wait(self, wait_ns: typing.SupportsInt | typing.SupportsIndex) -> None:
+        ...
+    def read(self) -> dict[str, int]:
+        ...
 class Engine:
     """
     One iterator's run over its batches.
     """
-    def __init__(self, table: typing.Any, pool: typing.Any, fields: collections.abc.Sequence[tuple[numpy.dtype[typing.Any], collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]] | tuple[numpy.dtype[typing.Any], collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], tuple[typing.SupportsInt | typing.SupportsIndex, bytes] | None] | tuple[numpy.dtype[typing.Any], collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], tuple[PixelPlan, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]]], order: typing.Any, num_workers: typing.SupportsInt | typing.SupportsIndex, depth: typing.SupportsInt | typing.SupportsIndex, on_error: str = 'raise', *, seed: typing.SupportsInt | typing.SupportsIndex = 0, epoch: typing.SupportsInt | typing.SupportsIndex = 0, with_number: bool = False, with_indices: bool = False) -> None:
+    def __init__(self, table: typing.Any, pool: typing.Any, fields: collections.abc.Sequence[tuple[numpy.dtype[typing.Any], collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]] | tuple[numpy.dtype[typing.Any], collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], tuple[typing.SupportsInt | typing.SupportsIndex, bytes] | None] | tuple[numpy.dtype[typing.Any], collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], tuple[PixelPlan, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]]], order: typing.Any, num_workers: typing.SupportsInt | typing.SupportsIndex, depth: typing.SupportsInt | typing.SupportsIndex, on_error: str = 'raise', *, seed: typing.SupportsInt | typing.SupportsIndex = 0, epoch: typing.SupportsInt | typing.SupportsIndex = 0, with_number: bool = False, with_indices: bool = False, stats: typing.Any | None = None, counts_waits: bool = True) -> None:
         ...
     def describe_due(self) -> str:
         ...

@@ -207,3 +207,13 @@ def pins(device_name: str, *, may_warn: bool) -> bool:
             stacklevel=7,
         )
     return found and not torch.backends.mps.is_available()
+
+
+def warn_of_unused(loader: Any, said: set[str]) -> None:
+    """Warns, once, of arguments that mean nothing to threads."""
+    for name in ("worker_init_fn", "multiprocessing_context"):
+        if getattr(loader, name) is not None and name not in said:
+            said.add(name)
+            warnings.warn(
+                f"{name} is not used: threads, not processes, load this dataset", stacklevel=5
+            )

@@ -20,6 +20,7 @@ from fastload.errors import StoppedError
 from fastload.formats.extents import Field, Int64Array
 from fastload.handover import Handover
 from fastload.kernels import RawFields
+from fastload.load_stats import timed
 from fastload.run import Run
 from fastload.state import Progress
 from fastload.streams import Stream, make_stream
@@ -109,6 +110,8 @@ class _NativeIterator:
             epoch=epoch,
             with_number=True,
             with_indices=bool(images),
+            stats=run.stats,
+            counts_waits=not images,
         )
         self._source = engine
         if images:
@@ -116,7 +119,7 @@ class _NativeIterator:
             # Its threads hold the stage, but not this iterator.
             self._finalizer = weakref.finalize(self, stage.stop)
             self._source = stage
-        self._take = self._source.next
+        self._take = timed(self._source.next, run.stats) if images else self._source.next
 
     def _pull_one(self) -> None:
         """Asks for one more batch of indices; at the first call, begins."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import inspect
 import os
-import warnings
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
@@ -13,19 +12,20 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sampler, default_collate
 
 from fastload import dataset as datasets
-from fastload import ranks
 from fastload.arguments import (
     as_first_given,
     check_not_empty,
     check_own,
     check_reading,
     check_transforms,
+    warn_of_unused,
     with_keyed_sampler,
 )
 from fastload.formats import checks
 from fastload.groups import Groups
 from fastload.handover import BatchTransform, Handover
 from fastload.iterator import _NativeIterator
+from fastload.load_stats import figures
 from fastload.native import fingerprint, native_extents
 from fastload.order import KeyedSampler
 from fastload.run import Chosen, Kept, Run, checked_extents, collated_extents, make_run
@@ -41,7 +41,7 @@ from fastload.state import (
     torch_state,
 )
 from fastload.streams import is_keyed
-from fastload.tracking import TrackedSampler, private_generator, track
+from fastload.tracking import TrackedSampler, torch_iterator
 from fastload.trainers import warn_of_accelerate, warn_of_replacement
 from fastload.transforms import Transforms, is_random
 
@@ -203,7 +203,7 @@ class FastLoader(DataLoader[T_co]):
         self.static_buffers = static_buffers
         self._chosen = Chosen()
         if is_auto:
-            self._choose_workers(prefetch_factor, persistent_workers)
+            self._chosen.choose_workers(self, prefetch_factor, persistent_workers)
         if prefetch_factor is None:
             self._chosen.prefetch = self.prefetch_factor
         self._mark = Bookmark()
@@ -215,13 +215,6 @@ class FastLoader(DataLoader[T_co]):
         self._sealed = True
         if native is not None:
             warn_of_replacement(self)
-
-    def _choose_workers(self, prefetch_factor: int | None, persistent_workers: bool) -> None:
-        if prefetch_factor is not None and prefetch_factor < 0:
-            raise ValueError("prefetch_factor option should be non-negative")
-        self.num_workers = self._chosen.workers = ranks.thread_count()
-        self.prefetch_factor = prefetch_factor
-        self.__dict__["persistent_workers"] = persistent_workers  # torch forbids to assign it
 
     def __setattr__(self, attr: str, val: Any) -> None:
         if attr in _FIXED and self.__dict__.get("_sealed"):
@@ -253,16 +246,13 @@ class FastLoader(DataLoader[T_co]):
     def _get_iterator(self) -> Any:
         self._mark.waiting = True
         run = self._native_run()
+        self._kept.by_torch = run is None
         if run is None:
-            return self._torch_iterator()
+            self._chosen.take_back_workers(self)
+            return torch_iterator(self, self._mark, self._handover, self._kept.stats)
         if self._chosen.workers is None:
             self.check_worker_number_rationality()
-        for name in ("worker_init_fn", "multiprocessing_context"):
-            if getattr(self, name) is not None and name not in self._kept.said:
-                self._kept.said.add(name)
-                warnings.warn(
-                    f"{name} is not used: threads, not processes, load this dataset", stacklevel=4
-                )
+        warn_of_unused(self, self._kept.said)
         return _NativeIterator(run)
 
     @property
@@ -280,24 +270,6 @@ class FastLoader(DataLoader[T_co]):
             return None
         prepare_sampler(self._mark, self._index_sampler)
         return make_run(self, extents, self._kept, self._chosen, self._mark, is_new=is_new)
-
-    def _torch_iterator(self) -> Any:
-        if self.num_workers == self._chosen.workers:
-            self.num_workers = 0  # threads cannot load this, and processes were not asked for
-            self._chosen.workers = None
-        own_generator, sampler = self.generator, super()._index_sampler
-        prepare_sampler(self._mark, sampler)
-        if is_keyed(sampler) or self._mark.has_base_seed:
-            # The seed of the workers comes from there: not from everybody's generator.
-            self.generator = private_generator(sampler, self._mark)
-        if not self._is_iterable:
-            self._tracked = TrackedSampler(sampler, self._mark)
-        try:
-            iterator: Any = super()._get_iterator()
-            track(iterator, self._tracked, self._mark, self._handover())
-        finally:
-            self._tracked, self.generator = None, own_generator
-        return iterator
 
     def _handover(self) -> Handover:
         return Handover(
@@ -329,6 +301,42 @@ class FastLoader(DataLoader[T_co]):
     def is_native(self) -> bool:
         """Whether an iterator made now would be native: not torch's own."""
         return collated_extents(self) is not None
+
+    def stats(self) -> dict[str, float]:
+        """What this loader has done since it was made, in this process.
+
+        Any thread may ask, at any time; it takes some microseconds, and loading goes on meanwhile.
+
+        Returns:
+            Of all iterators together, numbers for any logger:
+
+            - `batches`: handed out or copied ahead to a device.
+            - `wait_s`: seconds in which `next()` waited for a batch, or made it.
+            - `wait_p50_ms`, `wait_p99_ms`: such waits, batch by batch, in milliseconds: the median
+              and the 99th percentile, to within a sixteenth.
+
+            Of native data also:
+
+            - `samples`, `bytes`: in those batches; of images that are decoded, their files' bytes.
+            - `missing`: samples that `on_error="skip"` left out.
+            - `worker_wait_s`: seconds in which threads had nothing to do, summed over them.
+            - `ready`: batches that wait to be taken, now.
+            - `cold_share`: of the batches, those that came while data were not in the page cache;
+              from 0 to 1.
+            - `slot_bytes`: memory of batches that are being filled, are ready, or are kept by
+              somebody, now.
+            - `free_slot_bytes`: memory that is kept for the next ones, now.
+            - `slot_allocations`: pieces of memory that were ever allocated for them. It stays as it
+              is once the loader has enough.
+
+        Example:
+            >>> loader = FastLoader(ArrayDataset(np.arange(8)), batch_size=3)
+            >>> batches = list(loader)
+            >>> stats = loader.stats()
+            >>> stats["batches"], stats["samples"], stats["bytes"]
+            (3, 8, 64)
+        """
+        return figures(self._kept.stats, self._kept.pools, is_native=not self._kept.by_torch)
 
     # --- Epochs and state ----------------------------------------------------------------------
 

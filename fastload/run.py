@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils.data import default_collate
 
-from fastload import _core
+from fastload import _core, ranks
 from fastload.arguments import check_reading, check_transforms, collates_as_shipped, pins
 from fastload.batches import pinner
 from fastload.device import Target, device_with_index
@@ -37,6 +37,7 @@ class Run:
         transforms: Of its fields.
         table: The same for the core.
         pool: Memory that outlives the iterator.
+        stats: Counts what is loaded.
         index_sampler: Gives batches of indices.
         mark: Is told when the epoch begins.
         generator: For torch's base seed.
@@ -60,6 +61,7 @@ class Run:
     transforms: Transforms
     table: _core.Table
     pool: _core.SlotPool
+    stats: _core.LoadStats
     index_sampler: Any
     mark: Bookmark
     generator: torch.Generator | None
@@ -84,14 +86,18 @@ class Kept:
 
     Attributes:
         pool: Memory of batches.
+        stats: What was loaded.
         tables: The core's view of the dataset.
         said: Warnings that were given. These are copied.
+        by_torch: Whether the last iterator was one of torch's.
     """
 
     def __init__(self, said: set[str] | None = None) -> None:
         self.pool = _core.SlotPool()
+        self.stats = _core.LoadStats()
         self.tables = TableCache()
         self.said: set[str] = said or set()
+        self.by_torch = False
         self._targets: dict[tuple[torch.device, bool], Target] = {}
 
     def target(self, device: torch.device | str | int | None, *, static: bool) -> Target | None:
@@ -111,6 +117,12 @@ class Kept:
             self._targets[where, static] = Target(where, static)
         return self._targets[where, static]
 
+    @property
+    def pools(self) -> list[_core.SlotPool]:
+        """All memory of batches."""
+        pinned = (target.pool for target in self._targets.values())
+        return [self.pool, *(pool for pool in pinned if pool is not None)]
+
     def __reduce__(self) -> tuple[Any, ...]:
         return Kept, (set(self.said),)
 
@@ -126,6 +138,23 @@ class Chosen:
 
     workers: int | None = None
     prefetch: int | None = -1
+
+    def choose_workers(self, loader: Any, prefetch: int | None, persistent: bool) -> None:
+        """Gives a loader of native data its threads, and what torch takes only with workers.
+
+        Raises:
+            ValueError: `prefetch` is negative.
+        """
+        if prefetch is not None and prefetch < 0:
+            raise ValueError("prefetch_factor option should be non-negative")
+        loader.num_workers = self.workers = ranks.thread_count()
+        loader.prefetch_factor = prefetch
+        loader.__dict__["persistent_workers"] = persistent  # torch forbids to assign it
+
+    def take_back_workers(self, loader: Any) -> None:
+        """For data that threads cannot load after all: processes were not asked for."""
+        if loader.num_workers == self.workers:
+            loader.num_workers, self.workers = 0, None
 
 
 def collated_extents(loader: Any) -> Extents | None:
@@ -180,6 +209,7 @@ def make_run(
         transforms=transforms,
         table=kept.tables.get(loader.dataset, extents, loader.io),
         pool=(target and target.pool) or kept.pool,
+        stats=kept.stats,
         index_sampler=sampler,
         mark=mark,
         generator=loader.generator,

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch.utils.data import DataLoader
 
+from fastload import _core
 from fastload.handover import Handover, Turn
-from fastload.state import Bookmark, Progress, bottom
+from fastload.load_stats import timed
+from fastload.state import Bookmark, Progress, bottom, prepare_sampler
 from fastload.streams import CountedBatches, StockStream, begin_keyed, is_keyed
 from fastload.torch_order import is_stock
 
@@ -69,7 +72,7 @@ class TrackedSampler:
             yield item
 
 
-def private_generator(index_sampler: Any, mark: Bookmark) -> torch.Generator:
+def _private_generator(index_sampler: Any, mark: Bookmark) -> torch.Generator:
     """Gives torch's worker processes their seed where torch's own generator is left alone.
 
     That seed differs between epochs, and between the seeds of a keyed order or of the program.
@@ -94,12 +97,19 @@ class _Tracked:
         tracked: Its sampler, for a map-style dataset.
         mark: Is told when an epoch of an IterableDataset begins.
         handover: Gets each batch.
+        stats: Counts batches and waits.
     """
 
     def __init__(
-        self, iterator: Any, tracked: TrackedSampler | None, mark: Bookmark, handover: Handover
+        self,
+        iterator: Any,
+        tracked: TrackedSampler | None,
+        mark: Bookmark,
+        handover: Handover,
+        stats: _core.LoadStats,
     ) -> None:
-        self._original = type(iterator)._next_data
+        self._stats = stats
+        self._original = timed(type(iterator)._next_data, stats)
         # Weak: torch ends its workers when the last reference to the iterator goes.
         self._iterator = weakref.ref(iterator)
         self._tracked = tracked
@@ -136,6 +146,7 @@ class _Tracked:
             raise
         progress = tracked.progress
         progress.turns = self._turns(tracked)
+        self._stats.count_batch()
         return data, (progress, self._resumable(progress.turns))
 
     def _turns(self, tracked: TrackedSampler) -> int:
@@ -166,6 +177,7 @@ class _Tracked:
                     raise  # else the caller had this error before the state was saved
             self._left_to_skip -= 1
         data = self._load_of_stream(self._begun)
+        self._stats.count_batch()
         return data, (self._begun, self._begun.turns)
 
     def _load_of_stream(self, progress: Progress) -> Any:
@@ -183,8 +195,28 @@ class _Tracked:
         return data
 
 
-def track(
-    iterator: Any, tracked: TrackedSampler | None, mark: Bookmark, handover: Handover
-) -> None:
-    """Counts what a torch iterator hands out, and has a handover hand it out; see `_Tracked`."""
-    iterator._next_data = _Tracked(iterator, tracked, mark, handover)
+def torch_iterator(
+    loader: Any, mark: Bookmark, make_handover: Callable[[], Handover], stats: _core.LoadStats
+) -> Any:
+    """One of torch's own iterators, whose batches are counted and handed out by a handover.
+
+    Args:
+        loader: Its sampler and generator are others while torch looks at them.
+        mark: Of the loader.
+        make_handover: For this iterator.
+        stats: Of the loader.
+    """
+    own_generator, sampler = loader.generator, loader._index_sampler
+    prepare_sampler(mark, sampler)
+    if is_keyed(sampler) or mark.has_base_seed:
+        # The seed of the workers comes from there: not from everybody's generator.
+        loader.generator = _private_generator(sampler, mark)
+    if not loader._is_iterable:
+        loader._tracked = TrackedSampler(sampler, mark)
+    try:
+        iterator: Any = DataLoader._get_iterator(loader)
+        handover = make_handover()
+        iterator._next_data = _Tracked(iterator, loader._tracked, mark, handover, stats)
+    finally:
+        loader._tracked, loader.generator = None, own_generator
+    return iterator

@@ -37,7 +37,7 @@ DATA = GROUND | {"formats", "pixels", "transforms", "dataset", "array_dataset", 
 ORDER = {"_core", "errors", "ranks", "order", "torch_order", "state", "streams"}
 DEVICE = {"_core", "errors", "formats", "parts", "copies", "cuda", "device"}
 RUN = DATA | ORDER | DEVICE
-RUN |= {"handover", "tables", "decode", "kernels", "batches", "arguments", "run"}
+RUN |= {"handover", "load_stats", "tables", "decode", "kernels", "batches", "arguments", "run"}
 LOADER = RUN | {"iterator", "tracking", "trainers", "groups", "loader"}
 PYTHON_LAYERS = {
     "errors": set(),
@@ -59,8 +59,9 @@ PYTHON_LAYERS = {
     "cuda": DEVICE,
     "device": DEVICE,
     "handover": ORDER | DEVICE | {"handover"},
+    "load_stats": {"_core"},
     "tables": DATA,
-    "tracking": ORDER | DEVICE | {"handover"},
+    "tracking": ORDER | DEVICE | {"handover", "load_stats"},
     "decode": {"_core", "errors", "pixels", "transforms"},
     "kernels": {"_core", "formats", "pixels", "parts"},
     "batches": DATA | {"decode", "parts", "kernels"},
@@ -79,7 +80,11 @@ PYTHON_LAYERS = {
     "verify": GROUND | {"formats"},
     "bench": LOADER,
     "demo": LOADER | {"bench", "pack"},
-    "cli": LOADER | {"bench", "demo", "pack", "verify"},
+    "svg": set(),
+    "run_log": {"structure"},
+    "runs": {"svg"},
+    "doctor": LOADER | {"bench", "svg"},
+    "cli": LOADER | {"bench", "demo", "doctor", "pack", "runs", "verify"},
     "__main__": {"cli"},
 }
 

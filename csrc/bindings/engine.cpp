@@ -1,5 +1,6 @@
 #include "engine/engine.h"
 
+#include <pybind11/critical_section.h>
 #include <pybind11/stl.h>
 #include <pybind11/typing.h>
 
@@ -66,11 +67,45 @@ FieldSpec field_spec(const FieldArgument& argument, const Column& column, std::u
   return spec;
 }
 
+// A loader's figures, which begin at zero in a forked child: its engines are the parent's.
+struct PyLoadStats {
+  std::shared_ptr<LoadStats> stats = std::make_shared<LoadStats>();
+  std::uint64_t generation = fork_generation();
+};
+
+std::shared_ptr<LoadStats> stats_of(const py::object& owner) {
+  auto& [stats, generation] = owner.cast<PyLoadStats&>();
+  const py::scoped_critical_section lock(owner);
+  if (generation != fork_generation()) {
+    stats = std::make_shared<LoadStats>();
+    generation = fork_generation();
+  }
+  return stats;
+}
+
+using FigureDict = py::typing::Dict<py::str, py::int_>;
+
+FigureDict as_dict(const LoadFigures& figures) {
+  FigureDict out;
+  out["batches"] = figures.batches;
+  out["samples"] = figures.samples;
+  out["bytes"] = figures.bytes;
+  out["missing"] = figures.missing;
+  out["consumer_wait_ns"] = figures.consumer_wait_ns;
+  out["wait_p50_ns"] = figures.wait_p50_ns;
+  out["wait_p99_ns"] = figures.wait_p99_ns;
+  out["worker_wait_ns"] = figures.worker_wait_ns;
+  out["cold_batches"] = figures.cold_batches;
+  out["ready"] = figures.ready;
+  return out;
+}
+
 class PyEngine {
  public:
   PyEngine(py::object table, py::object pool, const std::vector<FieldArgument>& fields,
            py::object order, int num_workers, std::int64_t depth, const std::string& on_error,
-           std::uint64_t seed, std::uint64_t epoch, bool with_number, bool with_indices)
+           std::uint64_t seed, std::uint64_t epoch, bool with_number, bool with_indices,
+           const std::optional<py::object>& stats, bool counts_waits)
       : table_(std::move(table)),
         order_(std::move(order)),
         skips_(on_error == "skip"),
@@ -84,6 +119,8 @@ class PyEngine {
     const auto columns = source->columns();
     if (fields.size() != columns.size()) throw py::value_error("one field per column is needed");
     EngineOptions options{num_workers, depth, skips_ ? OnError::skip : OnError::raise};
+    if (stats) options.stats = stats_of(*stats);
+    options.counts_waits = counts_waits;
     for (std::size_t c = 0; c < fields.size(); ++c) {
       fields_.push_back(field_spec(fields[c], columns[c], seed, epoch));
       options.paddings.push_back(fields_.back().padding);
@@ -126,18 +163,7 @@ class PyEngine {
     engine_->stop();
   }
 
-  py::typing::Dict<py::str, py::int_> stats() const {
-    const EngineStats stats = engine_->stats();
-    py::typing::Dict<py::str, py::int_> out;
-    out["batches"] = stats.batches;
-    out["samples"] = stats.samples;
-    out["bytes"] = stats.bytes;
-    out["missing"] = stats.missing;
-    out["consumer_wait_ns"] = stats.consumer_wait_ns;
-    out["worker_wait_ns"] = stats.worker_wait_ns;
-    out["ready"] = stats.ready;
-    return out;
-  }
+  FigureDict stats() const { return as_dict(engine_->stats()); }
 
  private:
   Engine::Result wait(double timeout_s, std::unique_ptr<BatchTask>& task) {
@@ -210,12 +236,26 @@ class PyEngine {
 
 void register_engine(py::module_& module) {
   using namespace py::literals;
+  py::class_<PyLoadStats>(module, "LoadStats", "What a loader has done, in this process.")
+      .def(py::init<>())
+      .def("read", [](const py::object& self) { return as_dict(stats_of(self)->read()); })
+      .def("count_batch",
+           [](const py::object& self) { stats_of(self)->count_batch(0, 0, 0, false); })
+      .def(
+          "add_wait", [](const py::object& self, std::int64_t ns) { stats_of(self)->add_wait(ns); },
+          "wait_ns"_a)
+      .def(
+          "count_wait",
+          [](const py::object& self, std::int64_t ns) { stats_of(self)->count_wait(ns); },
+          "wait_ns"_a);
   py::class_<PyEngine>(module, "Engine", "One iterator's run over its batches.")
       .def(py::init<py::object, py::object, const std::vector<FieldArgument>&, py::object, int,
-                    std::int64_t, const std::string&, std::uint64_t, std::uint64_t, bool, bool>(),
+                    std::int64_t, const std::string&, std::uint64_t, std::uint64_t, bool, bool,
+                    const std::optional<py::object>&, bool>(),
            "table"_a, "pool"_a, "fields"_a, "order"_a, "num_workers"_a, "depth"_a,
            "on_error"_a = "raise", py::kw_only(), "seed"_a = 0, "epoch"_a = 0,
-           "with_number"_a = false, "with_indices"_a = false)
+           "with_number"_a = false, "with_indices"_a = false, "stats"_a = py::none(),
+           "counts_waits"_a = true)
       .def("next", &PyEngine::next, "timeout_s"_a = 0.0)
       .def("is_ready", &PyEngine::is_ready)
       .def("describe_due", &PyEngine::describe_due)

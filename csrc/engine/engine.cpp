@@ -83,6 +83,7 @@ Engine::Engine(std::shared_ptr<const Table> table, std::shared_ptr<SlotPool> poo
       deliveries_(deliveries_of(*table_, options)),
       any_ragged_(std::any_of(deliveries_.begin(), deliveries_.end(),
                               [](const Delivery& delivery) { return delivery.ragged; })),
+      stats_(options.stats ? options.stats : std::make_shared<LoadStats>()),
       readahead_(*table_),
       consumer_(std::make_unique<Worker>(*table_, stopping_)) {
   if (options.worker_count < 0) throw std::invalid_argument("num_workers cannot be negative");
@@ -111,6 +112,7 @@ Engine::~Engine() {
   order_->on_change(nullptr);
   stop();
   const std::size_t demand = demand_bytes_.load();
+  for (const std::unique_ptr<BatchTask>& task : tasks_) stats_->add_ready(task->done ? -1 : 0);
   tasks_.clear();
   if (demand > 0) pool_->remove_demand(demand);
 }
@@ -141,7 +143,15 @@ Engine::Result Engine::try_next(std::unique_ptr<BatchTask>& out) {
     throw StoppedError("the iterator belongs to the parent process; make a new one here");
   }
   MutexLock lock(mutex_);
-  return take(out);
+  const Result result = take(out);
+  if (result == Result::batch) end_wait(true);
+  return result;
+}
+
+// The batch that was due has come, or its error has, or the end.
+void Engine::end_wait(bool came) {
+  if (came && options_.counts_waits) stats_->count_wait(due_wait_ns_);
+  due_wait_ns_ = 0;
 }
 
 bool Engine::is_ready() const {
@@ -163,14 +173,18 @@ Engine::Result Engine::next(Clock::time_point deadline, std::unique_ptr<BatchTas
   const auto leave = [&]() FL_REQUIRES(mutex_) {
     consumer_seated_ = false;
     seat_free_.notify_one();
-    stats_.consumer_wait_ns += (Clock::now() - start).count();
+    const std::int64_t wait_ns = (Clock::now() - start).count();
+    due_wait_ns_ += wait_ns;
+    if (options_.counts_waits) stats_->add_wait(wait_ns);
   };
   try {
     const Result result = take_when_done(deadline, out);
     leave();
+    if (result != Result::pending) end_wait(result == Result::batch);
     return result;
   } catch (...) {
     leave();
+    end_wait(false);
     throw;
   }
 }
@@ -205,16 +219,15 @@ Engine::Result Engine::take(std::unique_ptr<BatchTask>& out) {
   std::unique_ptr<BatchTask> task = std::move(tasks_.front());
   tasks_.pop_front();
   ++delivered_;
+  stats_->add_ready(-1);
   // For the same reason idle workers are woken when there is some work for them.
   const std::int64_t room = delivered_ + options_.depth - next_batch_;
   if (idle_workers_ > 0 && room >= std::max<std::int64_t>(1, options_.depth / 8)) {
     work_changed_.notify_all();
   }
   if (task->error) std::rethrow_exception(task->error);
-  ++stats_.batches;
-  stats_.samples += static_cast<std::int64_t>(task->indices.size());
-  stats_.missing += static_cast<std::int64_t>(task->missing.size());
-  stats_.bytes += static_cast<std::int64_t>(task->layout.total_bytes());
+  stats_->count_batch(task->indices.size(), task->layout.total_bytes(), task->missing.size(),
+                      readahead_.cold());
   out = std::move(task);
   return Result::batch;
 }
@@ -226,14 +239,8 @@ void Engine::recycle(std::unique_ptr<BatchTask> task) {
   if (spare_.size() < kSpares) spare_.push_back(std::move(task));
 }
 
-EngineStats Engine::stats() const {
-  if (generation_ != fork_generation()) return {};
-  MutexLock lock(mutex_);
-  EngineStats stats = stats_;
-  stats.worker_wait_ns = worker_wait_ns_.load(std::memory_order_relaxed);  // a statistic
-  stats.ready = std::count_if(tasks_.begin(), tasks_.end(),
-                              [](const std::unique_ptr<BatchTask>& task) { return task->done; });
-  return stats;
+LoadFigures Engine::stats() const {
+  return generation_ == fork_generation() ? stats_->read() : LoadFigures{};
 }
 
 }  // namespace fastload

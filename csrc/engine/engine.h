@@ -18,6 +18,7 @@
 #include "batch/layout.h"
 #include "batch/slot_pool.h"
 #include "engine/batch_task.h"
+#include "engine/load_stats.h"
 #include "engine/readahead.h"
 #include "order/index_source.h"
 #include "storage/table.h"
@@ -36,16 +37,8 @@ struct EngineOptions {
   OnError on_error = OnError::raise;
   std::vector<std::optional<PadTo>> paddings = {};        // per column, for ragged ones; or empty
   std::vector<std::optional<ImageDelivery>> images = {};  // per column, for the others; or empty
-};
-
-struct EngineStats {
-  std::int64_t batches;           // delivered
-  std::int64_t samples;           // delivered
-  std::int64_t bytes;             // delivered
-  std::int64_t missing;           // samples left out of delivered batches
-  std::int64_t consumer_wait_ns;  // in next(), until its batch was ready
-  std::int64_t worker_wait_ns;    // all workers, until there was something to do
-  std::int64_t ready;             // batches waiting to be taken
+  std::shared_ptr<LoadStats> stats = nullptr;             // counts there; null: for itself
+  bool counts_waits = true;  // false: somebody between engine and consumer does
 };
 
 // NOTE [Ordered delivery]. Workers begin batches in order and finish them in any; next() hands them
@@ -82,7 +75,8 @@ class Engine {
   void stop();
   // stop() without joining, for a signal that has no time to wait.
   void request_stop();
-  EngineStats stats() const;
+  // Of all engines that count there; zeros in a forked child.
+  LoadFigures stats() const;
   // How each column is delivered.
   std::span<const Delivery> deliveries() const { return deliveries_; }
   // What the batch that is due is waiting for, and which files are read for it, for a person.
@@ -112,6 +106,7 @@ class Engine {
   std::int64_t gather_piece(Worker& worker, BatchTask& task, const Piece& piece) const;
   void complete(BatchTask& task);
   Result take(std::unique_ptr<BatchTask>& out) FL_REQUIRES(mutex_);
+  void end_wait(bool came) FL_REQUIRES(mutex_);
   Result take_when_done(std::chrono::steady_clock::time_point deadline,
                         std::unique_ptr<BatchTask>& out) FL_REQUIRES(mutex_);
   void check_alive() const;
@@ -125,12 +120,12 @@ class Engine {
   const EngineOptions options_;
   const std::vector<Delivery> deliveries_;  // per column
   const bool any_ragged_;
+  const std::shared_ptr<LoadStats> stats_;
 
   // Synchronise themselves.
   Readahead readahead_;
   std::atomic<bool> stopping_{false};
   std::atomic<std::size_t> demand_bytes_{0};  // what the pool was told
-  std::atomic<std::int64_t> worker_wait_ns_{0};
 
   mutable Mutex mutex_;
   CondVar work_changed_;
@@ -145,7 +140,7 @@ class Engine {
   int idle_workers_ FL_GUARDED_BY(mutex_) = 0;
   bool consumer_seated_ FL_GUARDED_BY(mutex_) = false;  // one thread at a time works in next()
   bool consumer_waits_ FL_GUARDED_BY(mutex_) = false;
-  EngineStats stats_ FL_GUARDED_BY(mutex_) = {};
+  std::int64_t due_wait_ns_ FL_GUARDED_BY(mutex_) = 0;  // so far, for the batch that is due
 
   std::unique_ptr<Worker> consumer_;  // the scratch of the thread that is seated in next()
   Mutex join_mutex_;

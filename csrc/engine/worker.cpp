@@ -34,7 +34,7 @@ void Engine::run(Worker& worker) {
       ++idle_workers_;
       work_changed_.wait(mutex_);
       --idle_workers_;
-      worker_wait_ns_.fetch_add((Clock::now() - start).count(), std::memory_order_relaxed);
+      stats_->add_worker_wait((Clock::now() - start).count());
       continue;
     }
     mutex_.unlock();
@@ -255,6 +255,7 @@ std::int64_t Engine::gather_piece(Worker& worker, BatchTask& task, const Piece& 
 void Engine::complete(BatchTask& task) {
   MutexLock lock(mutex_);
   task.done = true;
+  stats_->add_ready(1);
   if (consumer_waits_ && task.number == delivered_) batch_done_.notify_one();
 }
 

@@ -32,6 +32,8 @@ _COMMANDS = {
         "fastload.bench",
         "measure how fast a dataset loads, beside the machine's limit and DataLoader",
     ),
+    "doctor": ("fastload.cli.doctor", "find out why a training, or its data, are slow"),
+    "report": ("fastload.cli.report", "compare trainings by their logs"),
     "demo": ("fastload.demo", "tell the whole story on real data, in two minutes"),
 }
 

@@ -331,7 +331,7 @@ int main() {
     Engine engine(data.table, new_pool(), plan_order(shuffled(30, 8)), {1, 2});
     next_batch(engine);
     next_batch(engine);
-    EngineStats stats = engine.stats();
+    const LoadFigures stats = engine.stats();
     CHECK_EQUAL(stats.batches, 2);
     CHECK_EQUAL(stats.samples, 16);
     CHECK_EQUAL(stats.bytes, 16 * 309);

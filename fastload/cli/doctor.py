@@ -1,0 +1,58 @@
+"""The command `fastload doctor`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the command's arguments."""
+    add = parser.add_argument
+    add("--steps", type=int, default=40, metavar="N", help="of each phase (default: 40)")
+    add("--json", action="store_true", help="print all figures as JSON")
+    add("--html", type=Path, metavar="FILE", help="write a page with the timeline of a script")
+    add("path", metavar="SCRIPT|PATH", help="a training script (.py), or data")
+    add("arguments", nargs=argparse.REMAINDER, metavar="...", help="of the script")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Examines a script or data and prints the report; returns the exit code.
+
+    Raises:
+        ValueError: arguments do not fit what is examined.
+    """
+    if arguments.steps < 1:
+        raise ValueError(f"--steps must be at least 1, not {arguments.steps}")
+    if not arguments.path.endswith(".py"):
+        return _check_data(arguments)
+    from fastload.doctor import show
+    from fastload.doctor.phases import Probe
+    from fastload.doctor.script import examine
+
+    report = examine(arguments.path, arguments.arguments, Probe(arguments.steps))
+    if report is None:  # another rank has it
+        return 0
+    _put(report, arguments, show.show)
+    if arguments.html:
+        arguments.html.write_text(show.page(report))
+    return 0
+
+
+def _check_data(arguments: argparse.Namespace) -> int:
+    from fastload.doctor import data
+
+    if arguments.arguments or arguments.html:
+        raise ValueError("data take no arguments, and have no timeline for --html")
+    _put(data.check(arguments.path), arguments, data.show)
+    return 0
+
+
+def _put(report: dict[str, Any], arguments: argparse.Namespace, show: Any) -> None:
+    if arguments.json:
+        sys.stdout.write(json.dumps(report, indent=1) + "\n")
+    else:
+        show(report)

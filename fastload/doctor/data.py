@@ -1,0 +1,138 @@
+"""`fastload doctor PATH`: how fast the storage under a dataset is, and how much of it is cached."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from fastload.bench import system
+from fastload.doctor import machine
+
+_BLOCK_BYTES = 1 << 20
+_SECONDS = 1.0  # for each speed
+_FILES = 64  # that are looked at
+_SAMPLE_BYTES = 256 << 20
+
+
+def check(path: str, clock: Callable[[], float] = time.perf_counter) -> dict[str, Any]:
+    """What is to be known of a dataset's storage and of the machine, ready for JSON.
+
+    At most 256 MiB are read, for at most a second at each temperature; what was in the page cache
+    before stays there, and so cold speed is measured on files that were not.
+
+    Args:
+        path: A file, or a folder with files at any depth.
+        clock: Seconds.
+
+    Raises:
+        FileNotFoundError: there is nothing at the path.
+        ValueError: there are no bytes.
+    """
+    if not os.path.exists(path):
+        raise FileNotFoundError(2, "there is no such file or folder", path)
+    files = list(itertools.islice(_files(path), 100_000))
+    sizes = {file: os.path.getsize(file) for file in files}
+    total = sum(sizes.values())
+    if total == 0:
+        raise ValueError(f"{path} holds no bytes")
+    looked = random.Random(0).sample(files, min(_FILES, len(files)))
+    looked = [file for file in looked if sizes[file]] or [max(files, key=sizes.__getitem__)]
+    cached = {file: system.cached_share(file) for file in looked}
+    share = sum(cached[f] * sizes[f] for f in looked) / sum(sizes[f] for f in looked)
+    cold = [file for file in looked if cached[file] == 0]
+    report: dict[str, Any] = {
+        "schema": 1,
+        "files": len(files),
+        "bytes": total,
+        "cached_share": share,
+        "storage": machine.file_system(path),
+        "cold_bytes_per_s": _speed(cold, clock) if cold else None,
+        "warm_bytes_per_s": None,
+        "machine": machine.facts() | {"memory_available_bytes": system.available_bytes()},
+    }
+    warm = [file for file in looked if system.cached_share(file) > 0.9]
+    report["warm_bytes_per_s"] = _speed(warm, clock) if warm else None
+    if cold:
+        system.drop_from_cache(cold)  # as it was
+    report["findings"] = list(_findings(report))
+    return report
+
+
+def _files(path: str) -> Iterator[str]:
+    if os.path.isfile(path):
+        yield path
+        return
+    for folder, folders, names in os.walk(path):
+        folders.sort()
+        for name in sorted(names):
+            file = os.path.join(folder, name)
+            if os.path.isfile(file):
+                yield file
+
+
+def _speed(files: list[str], clock: Callable[[], float]) -> float:
+    buffer = bytearray(_BLOCK_BYTES)
+    start, read = clock(), 0
+    for path in files:
+        with open(path, "rb", buffering=0) as file:
+            while (count := file.readinto(buffer)) and read < _SAMPLE_BYTES:
+                read += count
+                if clock() - start >= _SECONDS:
+                    return read / (clock() - start)
+    return read / max(1e-9, clock() - start)
+
+
+def _findings(report: dict[str, Any]) -> Iterator[str]:
+    facts, storage = report["machine"], report["storage"]
+    if report["bytes"] > 0.8 * facts["memory_available_bytes"]:
+        yield "the data do not fit into the page cache: each epoch reads from storage"
+    elif report["cached_share"] < 0.5:
+        yield "most of the data are not cached: the first epoch reads from storage"
+    if storage["storage"] in ("network or user space", "rotating disk"):
+        yield f"{storage['storage']}: copy the data to a local disk, or use order='block'"
+    if report["bytes"] / report["files"] < 256 << 10 and report["files"] > 1000:
+        yield "many small files: pack this dataset (fastload pack)"
+    quota = facts["quota_cores"]
+    if quota is not None and quota < facts["cores"]:
+        yield f"the cgroup grants {quota:g} of {facts['cores']} cores: no more num_workers"
+    if facts["shm_bytes"] < 1 << 30:
+        yield "/dev/shm is small: DataLoader's worker processes may die of SIGBUS"
+    limit = facts["memlock_bytes"]
+    if facts["gpus"] and limit is not None and limit < 64 << 20:
+        yield "the limit of locked memory is small: ulimit -l unlimited"
+    for gpu in facts["gpus"]:
+        if gpu["current_link_width"] != gpu["max_link_width"]:
+            yield (
+                f"GPU {gpu['address']}: its link is {gpu['current_link_width']} lanes wide, "
+                f"of {gpu['max_link_width']}"
+            )
+
+
+def show(report: dict[str, Any]) -> None:
+    """Prints what `check` found."""
+    from rich.console import Console
+
+    console = Console(soft_wrap=True, markup=False, highlight=False)
+    storage, facts = report["storage"], report["machine"]
+    console.print(
+        f"{report['files']:,} files, {report['bytes'] / 1e9:.3g} GB on {storage['file_system']} "
+        f"({storage['storage']}); {report['cached_share']:.0%} in the page cache"
+    )
+    for name in ("cold", "warm"):
+        speed = report[f"{name}_bytes_per_s"]
+        width = 0 if speed is None else round(40 * min(1.0, speed / 1e10))
+        said = "not measured" if speed is None else f"{speed / 1e9:.3g} GB/s"
+        console.print(f"  {name} {said:>14} |{'█' * width:<40}|")
+    quota = "no quota" if facts["quota_cores"] is None else f"quota {facts['quota_cores']:g}"
+    lock = facts["memlock_bytes"]
+    console.print(
+        f"  {facts['cores']} cores, {quota}, {facts['ranks_on_host']} ranks on this host; locked "
+        f"memory {'unlimited' if lock is None else f'{lock >> 10} KiB'}; "
+        f"/dev/shm {facts['shm_bytes'] / 1e9:.3g} GB; {len(facts['gpus'])} GPUs"
+    )
+    for finding in report["findings"]:
+        console.print(f"  -> {finding}")

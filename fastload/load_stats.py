@@ -1,0 +1,65 @@
+"""What a loader has done, in numbers for any logger."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from fastload import _core
+
+T = TypeVar("T")
+
+
+def timed(take: Callable[[Any], T], stats: _core.LoadStats) -> Callable[[Any], T]:
+    """The same function, which counts the time that it takes as waiting for a batch.
+
+    Args:
+        take: Gives a batch; None at the end, or it raises.
+        stats: Told of each wait.
+    """
+
+    def take_and_count(argument: Any) -> T:
+        start, batch = time.perf_counter_ns(), None
+        try:
+            batch = take(argument)
+            return batch
+        finally:
+            wait_ns = time.perf_counter_ns() - start
+            stats.add_wait(wait_ns)
+            if batch is not None:
+                stats.count_wait(wait_ns)
+
+    return take_and_count
+
+
+def figures(
+    stats: _core.LoadStats, pools: Sequence[_core.SlotPool], *, is_native: bool
+) -> dict[str, float]:
+    """What `FastLoader.stats` gives.
+
+    Args:
+        stats: Of the loader.
+        pools: Of the loader.
+        is_native: Whether it has more than batches and waits.
+    """
+    found = stats.read()
+    known: dict[str, float] = {
+        "batches": found["batches"],
+        "wait_s": found["consumer_wait_ns"] / 1e9,
+        "wait_p50_ms": found["wait_p50_ns"] / 1e6,
+        "wait_p99_ms": found["wait_p99_ns"] / 1e6,
+    }
+    if not is_native:
+        return known
+    return known | {
+        "samples": found["samples"],
+        "bytes": found["bytes"],
+        "missing": found["missing"],
+        "worker_wait_s": found["worker_wait_ns"] / 1e9,
+        "ready": found["ready"],
+        "cold_share": found["cold_batches"] / max(1, found["batches"]),
+        "slot_bytes": sum(pool.used_bytes for pool in pools),
+        "free_slot_bytes": sum(pool.free_bytes for pool in pools),
+        "slot_allocations": sum(pool.allocation_count for pool in pools),
+    }

@@ -1,0 +1,147 @@
+"""What logs of trainings come to: a table of several, and their curves over one another."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from fastload import svg
+
+Points = list[tuple[float, float]]
+
+_POINTS = 200  # of a curve
+TITLES = ("run", "samples/s", "step ms", "waiting", "s/epoch", "last loss", "speed")
+
+
+class Run:
+    """One training, read from its log.
+
+    Args:
+        path: A file that `fastload.watch` wrote.
+        name: In tables; by default the file's name.
+
+    Raises:
+        ValueError: it is no such log, or has no steps.
+    """
+
+    def __init__(self, path: str, name: str = "") -> None:
+        self.name = name or os.path.splitext(os.path.basename(path))[0]
+        self.steps: list[dict[str, Any]] = []
+        with open(path, encoding="utf-8") as file:
+            for number, line in enumerate(file):
+                try:
+                    row = json.loads(line)
+                    if number == 0:
+                        _ = row["fastload_log"]
+                    else:
+                        _ = row["step_s"], row["wait_s"], row["samples"], row["start_s"]
+                        self.steps.append(row)
+                except (ValueError, KeyError, TypeError):
+                    if number and not line.endswith("\n"):
+                        break  # the training was killed while it wrote
+                    raise ValueError(
+                        f"{path}: line {number + 1} is none of fastload.watch"
+                    ) from None
+        if not self.steps:
+            raise ValueError(f"{path} has no steps")
+
+    def summary(self) -> dict[str, float | None]:
+        """Means over all steps but the first of each run, which starts things."""
+        steps = self.steps[1:] or self.steps
+        total = sum(step["step_s"] for step in steps)
+        epochs: dict[int, float] = {}
+        for step in self.steps:
+            epochs[step["epoch"]] = epochs.get(step["epoch"], 0.0) + step["step_s"]
+        losses = [step["loss"] for step in steps if "loss" in step]
+        return {
+            "samples_per_s": sum(step["samples"] for step in steps) / total,
+            "step_ms": 1e3 * total / len(steps),
+            "wait_share": sum(step["wait_s"] for step in steps) / total,
+            "epoch_s": statistics.fmean(epochs.values()),
+            "loss": statistics.fmean(losses[-20:]) if losses else None,
+        }
+
+    def curves(self) -> dict[str, Points]:
+        """Throughput and waiting share over the steps, the loss over steps and over seconds."""
+        found: dict[str, Points] = {name: [] for name in CURVES}
+        chunk = -(-len(self.steps) // _POINTS)
+        for first in range(0, len(self.steps), chunk):
+            part = self.steps[first : first + chunk]
+            total = sum(step["step_s"] for step in part) or 1e-9
+            at = float(first + len(part))
+            found["samples/s"].append((at, sum(step["samples"] for step in part) / total))
+            found["waiting, % of a step"].append(
+                (at, 100 * sum(step["wait_s"] for step in part) / total)
+            )
+            losses = [step["loss"] for step in part if "loss" in step]
+            if losses:
+                found["loss"].append((at, statistics.fmean(losses)))
+                found["loss over time"].append((part[-1]["start_s"], found["loss"][-1][1]))
+        return found
+
+
+CURVES = {
+    "samples/s": "steps",
+    "waiting, % of a step": "steps",
+    "loss": "steps",
+    "loss over time": "seconds",
+}
+"""What is drawn, over what."""
+
+
+def rows(runs: Sequence[Run]) -> list[tuple[str, ...]]:
+    """The table of the runs, beside the first."""
+    found: list[tuple[str, ...]] = []
+    base = runs[0].summary()["samples_per_s"] or 1e-9
+    for run in runs:
+        summary = run.summary()
+        speed, loss = summary["samples_per_s"] or 0.0, summary["loss"]
+        found.append(
+            (
+                run.name,
+                f"{speed:,.0f}",
+                f"{summary['step_ms']:.2f}",
+                f"{summary['wait_share']:.1%}",
+                f"{summary['epoch_s']:.3g}",
+                "" if loss is None else f"{loss:.4g}",
+                f"{speed / base:.2f}x",
+            )
+        )
+    return found
+
+
+def page(runs: Sequence[Run]) -> str:
+    """The runs as a page of HTML."""
+    parts = [svg.table(TITLES, rows(runs)), svg.legend([run.name for run in runs])]
+    for name, over in CURVES.items():
+        curves = [run.curves()[name] for run in runs]
+        if any(curves):
+            parts += [svg.heading(name), svg.lines(curves, x=over, y=name)]
+    return svg.page("fastload report", parts)
+
+
+def plot(runs: Sequence[Run], path: str) -> None:
+    """Draws the same into an image file.
+
+    Raises:
+        ModuleNotFoundError: matplotlib is missing; says how to install it.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            "plotting needs matplotlib: pip install matplotlib", name="matplotlib"
+        ) from error
+    figure = Figure(figsize=(10, 7), layout="constrained")
+    for number, (name, over) in enumerate(CURVES.items()):
+        axes = figure.add_subplot(2, 2, number + 1)
+        for run, color in zip(runs, svg.COLORS * len(runs), strict=False):
+            points = run.curves()[name]
+            axes.plot([p[0] for p in points], [p[1] for p in points], label=run.name, color=color)
+        axes.set(title=name, xlabel=over)
+        axes.set_ylim(bottom=0)
+    figure.axes[0].legend()
+    figure.savefig(path, dpi=120)

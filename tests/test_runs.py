@@ -1,0 +1,127 @@
+"""`fastload.watch` and `fastload report`: what is logged, and what logs come to."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from calibrated import Clock
+from pages import well_formed
+from torch.utils.data import DataLoader
+
+from fastload import watch
+from fastload.cli import main
+from fastload.run_log import Watch
+from fastload.runs import Run
+
+
+def logged(path: Path, step_s: float, wait_s: float, epochs: int = 2, loss: bool = True) -> Path:
+    """A log of batches of 4, 4 and 2 samples."""
+    clock = Clock()
+
+    class Slow(torch.utils.data.Dataset[int]):
+        def __len__(self) -> int:
+            return 10
+
+        def __getitems__(self, indices: list[int]) -> list[int]:
+            clock.now += wait_s
+            return indices
+
+    watched = Watch(DataLoader(Slow(), 4), path, clock)
+    for _ in range(epochs):
+        for number, _ in enumerate(watched):
+            clock.now += step_s
+            if loss:
+                watched.log(loss=torch.tensor(1.0 / (1 + number), requires_grad=True))
+    return path
+
+
+def test_each_step_has_its_line(tmp_path: Path) -> None:
+    first, *lines = logged(tmp_path / "a.jsonl", 0.03, 0.01).read_text().splitlines()
+    head = {"fastload_log": 1, "loader": "DataLoader", "batch_size": 4, "num_workers": 0}
+    assert json.loads(first) == head
+    rows = [json.loads(line) for line in lines]
+    assert [row["step"] for row in rows] == list(range(6))
+    assert [row["epoch"] for row in rows] == [0] * 3 + [1] * 3
+    assert [row["samples"] for row in rows] == [4, 4, 2] * 2
+    assert [row["loss"] for row in rows[:2]] == [1.0, 0.5]
+    for number, row in enumerate(rows):
+        assert row["wait_s"] == pytest.approx(0.01)
+        assert row["step_s"] == pytest.approx(0.04)
+        assert row["start_s"] == pytest.approx(0.04 * number)
+
+
+def test_a_watched_loader_is_the_loader_for_all_else(tmp_path: Path) -> None:
+    loader = DataLoader(torch.arange(10), 4)
+    watched = watch(loader, log=tmp_path / "a.jsonl")
+    assert len(watched) == 3
+    assert watched.dataset is loader.dataset
+    for batch in watched:
+        assert batch.tolist() == [0, 1, 2, 3]
+        break
+    assert len((tmp_path / "a.jsonl").read_text().splitlines()) == 1  # the step had no end
+
+
+def test_losses_are_read_many_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    watched, reads = watch([torch.zeros(1)] * 120, log=tmp_path / "a.jsonl"), []
+    item, at = torch.Tensor.item, [0]
+    monkeypatch.setattr(torch.Tensor, "item", lambda self: reads.append(at[0]) or item(self))
+    for number, _ in enumerate(watched):
+        at[0] = number
+        watched.log(loss=torch.tensor(1.0))
+    assert len(reads) == 120
+    assert sorted(set(reads)) == [49, 99, 119]
+
+
+def test_runs_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    slow = logged(tmp_path / "baseline.jsonl", 0.01, 0.03)
+    fast = logged(tmp_path / "fast.jsonl", 0.01, 0.0)
+    page, picture = tmp_path / "a.html", tmp_path / "a.png"
+    files = ["--html", str(page), "--plot", str(picture)]
+    assert main(["report", str(slow), f"fastload={fast}", *files]) == 0
+    shown = capsys.readouterr().out
+    for expected in ("baseline", "fastload", "4.00x", "75.0%", "0.0%"):
+        assert expected in shown
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    seen = well_formed(page.read_text())
+    assert seen.count("svg") == 4
+    assert seen.count("polyline") == 8
+    assert main(["report", "--json", str(slow)]) == 0
+    [summary] = json.loads(capsys.readouterr().out).values()
+    assert summary["samples_per_s"] == pytest.approx(16 / (5 * 0.04))
+    assert summary["epoch_s"] == pytest.approx(0.12)
+
+
+def test_a_run_without_losses_has_no_convergence(tmp_path: Path) -> None:
+    log = logged(tmp_path / "a.jsonl", 0.01, 0.0, loss=False)
+    page = tmp_path / "a.html"
+    assert main(["report", str(log), "--html", str(page)]) == 0
+    assert well_formed(page.read_text()).count("svg") == 2
+
+
+def test_names_cannot_break_the_page(tmp_path: Path) -> None:
+    log = logged(tmp_path / "a.jsonl", 0.01, 0.0)
+    page = tmp_path / "a.html"
+    assert main(["report", f"<script>&={log}", "--html", str(page)]) == 0
+    assert "script" not in well_formed(page.read_text())
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}\n", '{"fastload_log": 1}\n', '{"fastload_log": 1}\nnonsense\n', "\x00"]
+)
+def test_what_is_no_log_is_refused(
+    tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.jsonl").write_text(text)
+    assert main(["report", str(tmp_path / "a.jsonl")]) == 1
+    assert "a.jsonl" in capsys.readouterr().err
+
+
+def test_a_log_that_was_cut_off_is_read_up_to_there(tmp_path: Path) -> None:
+    log = logged(tmp_path / "a.jsonl", 0.01, 0.0)
+    steps: list[Any] = Run(str(log)).steps
+    log.write_text(log.read_text()[:-20])
+    assert Run(str(log)).steps == steps[:-1]
