@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 from collections.abc import Iterator
 from datetime import timedelta
@@ -92,6 +93,9 @@ def distributed(
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
+        # Threads of gloo end with the last reference, and those of a DDP model are in cycles. One
+        # that still let go of a tensor while Python exits would abort the process.
+        gc.collect()
 
 
 def _restarts() -> int:

@@ -47,6 +47,12 @@ def real_gpu() -> torch.device:
 
 
 @pytest.fixture(autouse=True)
+def _same_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Puts sys.path back: the command line adds the current folder, which may be the source's."""
+    monkeypatch.setattr(sys, "path", sys.path[:])
+
+
+@pytest.fixture(autouse=True)
 def _same_random_numbers() -> Iterator[None]:
     """Seeds the three global generators before each test and puts their states back after it."""
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002

@@ -25,7 +25,6 @@ Captured = pytest.CaptureFixture[str]
 @pytest.fixture(autouse=True)
 def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", sys.path[:])
     np.save("x.npy", np.arange(30, dtype="f4").reshape(10, 3))
     for number, name in enumerate(("cat/1.png", "cat/2.png", "dog/[b].png")):
         put(Path("images", name), encoded(noise(6, 8, number), "PNG"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ Captured = pytest.CaptureFixture[str]
 @pytest.fixture(autouse=True)
 def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", sys.path[:])
     np.save("x.npy", np.arange(30).reshape(10, 3))
     np.savez("a.npz", x=np.arange(10), y=np.arange(10.0))
     for number, name in enumerate(("cat/1.png", "cat/2.png", "dog/1.png")):
