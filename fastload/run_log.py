@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from fastload.structure import flatten
@@ -77,15 +78,29 @@ class Watch:
                 self._write(epoch, asked, came, now, samples)
                 asked = now
         finally:
+            self._values = {}  # of a step without an end
             self.flush()
 
     def log(self, **values: Any) -> None:
         """Adds numbers to the line of the step under way: `loss`, say.
 
         Tensors of one number are read later, many at once: a device is not stopped in each step.
+
+        Raises:
+            ValueError: a tensor holds more or fewer numbers than one.
+            TypeError: a value is no number.
         """
         for name, value in values.items():
-            self._values[name] = value.detach() if torch.is_tensor(value) else value
+            if torch.is_tensor(value):
+                if value.numel() != 1:
+                    shape = tuple(value.shape)
+                    raise ValueError(f"log({name}=...) takes one number, not a tensor {shape}")
+                value = value.detach().clone()  # it may be written to before it is read
+            elif isinstance(value, np.generic):
+                value = value.item()
+            elif not isinstance(value, (int, float)):
+                raise TypeError(f"log({name}=...) takes a number, not a {type(value).__name__}")
+            self._values[name] = value
 
     def flush(self) -> None:
         """Writes what is not yet written; the end of each epoch does it, too."""

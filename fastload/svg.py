@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from html import escape
 
@@ -96,6 +97,8 @@ def lines(curves: Sequence[Sequence[tuple[float, float]]], *, x: str, y: str) ->
         x: What the horizontal axis shows.
         y: What the vertical axis shows.
     """
+    # A loss that became infinite, say, has no place.
+    curves = [[point for point in curve if math.isfinite(point[1])] for curve in curves]
     points = [point for curve in curves for point in curve]
     most_x = max((point[0] for point in points), default=0.0) or 1.0
     most_y = max((point[1] for point in points), default=0.0) or 1.0

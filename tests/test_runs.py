@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from calibrated import Clock
@@ -15,7 +17,7 @@ from torch.utils.data import DataLoader
 from fastload import watch
 from fastload.cli import main
 from fastload.run_log import Watch
-from fastload.runs import Run
+from fastload.runs import Run, page
 
 
 def logged(path: Path, step_s: float, wait_s: float, epochs: int = 2, loss: bool = True) -> Path:
@@ -74,6 +76,47 @@ def test_losses_are_read_many_at_once(tmp_path: Path, monkeypatch: pytest.Monkey
         watched.log(loss=torch.tensor(1.0))
     assert len(reads) == 120
     assert sorted(set(reads)) == [49, 99, 119]
+
+
+def test_a_loss_that_is_written_to_again_is_what_it_was(tmp_path: Path) -> None:
+    total = torch.zeros(())
+    watched = watch([torch.zeros(1)] * 3, log=tmp_path / "a.jsonl")
+    for _ in watched:
+        total += 1
+        watched.log(loss=total)
+    assert [step["loss"] for step in Run(str(tmp_path / "a.jsonl")).steps] == [1, 2, 3]
+
+
+def test_what_is_no_number_is_refused_at_once(tmp_path: Path) -> None:
+    watched = watch([torch.zeros(1)], log=tmp_path / "a.jsonl")
+    for _ in watched:
+        watched.log(loss=np.float32(0.5), seen=np.int64(3), rate=0.1)
+        with pytest.raises(ValueError, match=r"log\(loss=...\) takes one number.*\(2,\)"):
+            watched.log(loss=torch.zeros(2))
+        with pytest.raises(TypeError, match=r"log\(loss=...\) takes a number, not a NoneType"):
+            watched.log(loss=None)
+    step = Run(str(tmp_path / "a.jsonl")).steps[0]
+    assert (step["loss"], step["seen"], step["rate"]) == (0.5, 3, 0.1)
+
+
+def test_what_was_logged_in_a_step_without_an_end_is_not_of_the_next(tmp_path: Path) -> None:
+    watched = watch([torch.zeros(1)], log=tmp_path / "a.jsonl")
+    for _ in watched:
+        watched.log(loss=1.0)
+        break
+    for _ in watched:
+        pass
+    assert "loss" not in Run(str(tmp_path / "a.jsonl")).steps[0]
+
+
+def test_a_loss_that_is_not_finite_is_left_out_of_its_curve(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    watched = watch([torch.zeros(1)] * 4, log=path)
+    for loss, _ in zip((1.0, float("inf"), float("nan"), 2.0), watched, strict=True):
+        watched.log(loss=loss)
+    lines = re.findall(r'points="([^"]*)"', page([Run(str(path))]))
+    assert [len(line.split()) for line in lines] == [4, 4, 2, 2]
+    assert not any("nan" in line or "inf" in line for line in lines)
 
 
 def test_runs_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
