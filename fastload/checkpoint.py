@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import errno
 import os
-import pickle
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,8 @@ def save(
             _write(Path(path), content)
         except OSError as found:
             error = found
+        except Exception as found:  # torch tells a full disk by a RuntimeError
+            error = OSError(f"{path} could not be written: {found}")
     # The others must not go on before it is there, nor wait for one that failed.
     errors = _of_all_ranks(error)
     if errors[0] is not None:
@@ -56,7 +58,9 @@ def load(
 
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, EOFError, RuntimeError) as error:
+    except Exception as error:  # damaged bytes may raise anything
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:  # a place outside the file
+            raise
         raise ValueError(f"{path} is no checkpoint: {error}") from error
     if not isinstance(content, dict) or set(content) != _KEYS:
         raise ValueError(f"{path} is no checkpoint that fastload.TrainStep.save wrote")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -312,9 +313,13 @@ def test_a_checkpoint_is_written_whole_or_not_at_all(
         file.write(b"begun")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(torch, "save", full)
-    with pytest.raises(OSError, match="No space left"):
-        training.step.save(path, training.loader)
+    def full_within(content: Any, file: Any) -> None:
+        raise RuntimeError("unexpected pos 64 vs 0")  # as torch has it
+
+    for save, why in ((full, "No space left"), (full_within, "last.pt could not be .* pos 64")):
+        monkeypatch.setattr(torch, "save", save)
+        with pytest.raises(OSError, match=why):
+            training.step.save(path, training.loader)
     assert path.read_bytes() == kept
     assert [entry.name for entry in tmp_path.iterdir()] == ["last.pt"]
 
@@ -326,6 +331,12 @@ def test_what_is_no_checkpoint_of_this_training(tmp_path: Path) -> None:
     path.write_bytes(b"nonsense")
     with pytest.raises(ValueError, match="is no checkpoint"):
         training.step.load(path)
+    training.step.save(path)
+    whole, numbers = path.read_bytes(), random.Random(0)
+    for _ in range(40):
+        path.write_bytes(whole[: numbers.randrange(len(whole))])
+        with pytest.raises(ValueError, match=r"last.pt is no checkpoint"):
+            training.step.load(path)
     torch.save({"model": {}}, path)
     with pytest.raises(ValueError, match=r"no checkpoint that fastload\.TrainStep\.save wrote"):
         training.step.load(path)
