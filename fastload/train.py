@@ -341,5 +341,5 @@ def _on_its_way(counts: Tensor) -> tuple[Tensor, Any]:
     if counts.device.type != "cuda":
         return counts.cpu(), None
     copy, event = counts.to("cpu", non_blocking=True), torch.cuda.Event()  # type: ignore[no-untyped-call]
-    event.record()
+    event.record(torch.cuda.current_stream(counts.device))  # may not be the current device
     return copy, event

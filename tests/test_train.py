@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import fastload
 from fastload import FastLoader, TrainStep
+from fastload.train import _on_its_way
 
 ROWS, SIZE = 22, 4
 
@@ -357,6 +358,27 @@ def test_what_is_no_checkpoint_of_this_training(tmp_path: Path) -> None:
     scaled = Training("fp16")
     scaled.step.load(path, scaled.loader)  # the scaler begins anew
     assert scaled.run(1)
+
+
+def test_counts_are_waited_for_on_their_own_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which need not be the current one: that one's stream is past the copy before it began."""
+    recorded = []
+
+    class Counts:
+        device = torch.device("cuda:1")
+
+        def to(self, device: str, non_blocking: bool) -> torch.Tensor:
+            return torch.zeros(2)
+
+    class Event:
+        def record(self, stream: Any = "of the current device") -> None:
+            recorded.append(stream)
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: f"of {device}")
+    counts: Any = Counts()
+    _on_its_way(counts)
+    assert recorded == ["of cuda:1"]
 
 
 def test_a_skip_that_the_schedule_owes_is_saved(tmp_path: Path) -> None:
