@@ -24,7 +24,7 @@ from fastload.copies import (
     TorchStreams,
 )
 from fastload.cuda import open_cuda
-from fastload.errors import CudaError
+from fastload.errors import CudaError, StoppedError
 from fastload.parts import Build, Parts, take_apart
 
 _AHEAD = 1  # batches that are copied before they are asked for
@@ -90,8 +90,11 @@ class Prefetcher:
         Raises:
             CudaError: the device is lost; or a graph is captured from the caller's stream, and the
                 same batch is given when that is over.
+            StoppedError: in a forked child.
             Exception: what was raised when the batch was loaded or copied.
         """
+        if self._pid != os.getpid():  # the lock may have been copied while it was held
+            raise StoppedError("the iterator belongs to the parent process; make a new one here")
         with self._lock:
             self._drop_done()
             while len(self._running) > _RUNNING:

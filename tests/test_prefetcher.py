@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import weakref
 from collections.abc import Sequence
@@ -11,7 +13,7 @@ import pytest
 import torch
 from lazy_device import LazyDevice
 
-from fastload import ArrayDataset, CudaError, FastLoader
+from fastload import ArrayDataset, CudaError, FastLoader, StoppedError
 from fastload.copies import StaticBuffers, StreamCopier
 from fastload.device import Prefetcher
 from fastload.parts import Leaf
@@ -35,6 +37,33 @@ def test_a_late_batch_does_not_hold_up_the_one_before_it() -> None:
         prefetcher.next(load, load)
     turns.append(torch.ones(2))
     assert prefetcher.next(load, load)[0].shape == (1,)
+
+
+def test_a_forked_child_does_not_wait_for_a_thread_that_it_has_not() -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def load() -> tuple[Any, None]:
+        begun.set()
+        go_on.wait(60)
+        return torch.ones(1), None
+
+    prefetcher = Prefetcher(META, StreamCopier(LazyDevice()))
+    loading = threading.Thread(target=prefetcher.next, args=(load, lambda: None))
+    loading.start()
+    assert begun.wait(60)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            signal.alarm(10)
+            prefetcher.next(load, lambda: None)
+        except StoppedError:
+            code = 0
+        finally:
+            os._exit(code)
+    go_on.set()
+    loading.join()
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_nobody_waits_for_the_batch_after_the_next() -> None:
