@@ -91,7 +91,9 @@ def test_dtypes_and_ragged_fields_are_what_is_said(tmp_path: Path) -> None:
         ('{"x": [1, [2]]}', "unequal"),
         ('{"x": ["a"]}', "list of str"),
         ('{"x": [true, 2]}', "true and false among numbers"),
+        ('{"x": [[true, 2]]}', "true and false among numbers"),
         ('{"x": [9007199254740993, 0.5]}', "float64 does not hold"),
+        ('{"x": [[9007199254740993, 0.5]]}', "float64 does not hold"),
     ],
 )
 def test_values_that_differ_stop_with_their_line(tmp_path: Path, line: str, part: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 from fastload.pack.sources.images import BadRecordError
@@ -38,12 +39,23 @@ def _with_arrays(value: Any, name: str) -> Any:
     kinds = set(map(type, value))
     if dict in kinds:
         return [_with_arrays(member, name) for member in value]
+    numbers = list(_flat(value)) if list in kinds else value
+    kinds = set(map(type, numbers))
     if bool in kinds and len(kinds) > 1:
         raise ValueError(f"field {name!r}: true and false among numbers")
     leaf = read_leaf(value, name, 0)
-    if leaf.dtype == "float64" and int in kinds and not _are_exact(value):
+    if leaf.dtype == "float64" and int in kinds and not _are_exact(numbers):
         raise ValueError(f"field {name!r}: an integer among floats that float64 does not hold")
     return leaf
+
+
+def _flat(value: list[Any]) -> Iterator[Any]:
+    """The members of lists in lists."""
+    for member in value:
+        if isinstance(member, list):
+            yield from _flat(member)
+        else:
+            yield member
 
 
 def _are_exact(numbers: list[Any]) -> bool:
