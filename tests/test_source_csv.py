@@ -105,4 +105,8 @@ def test_files_that_are_no_tables(tmp_path: Path) -> None:
     damaged(path, out, "a.csv: line 1", "--columns")
     path.write_text('a,b\n1,"never\nclosed\n')
     damaged(path, out, "a.csv: from byte 4 on: a quote is never closed")
+    path.write_bytes(b"a,b\r1,2\r3,4\r")
+    damaged(path, out, "a.csv: its lines end in a carriage return alone")
+    path.write_bytes(b"a" * 200_000)
+    damaged(path, out, "a.csv: line 1: field larger than field limit")
     assert "one character" in refused(path, out, delimiter="ab")

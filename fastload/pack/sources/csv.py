@@ -200,7 +200,15 @@ def _check_integers(
 
 def _names(unit: Unit, delimiter: str) -> tuple[str, ...]:
     text = _read(unit).decode("utf-8-sig", "replace")
-    names = tuple(next(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter), ()))
+    lines = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+    try:
+        names, more = tuple(next(lines, ())), next(lines, None)
+    except csv.Error as error:
+        raise FormatError(f"{unit.path}: line 1: {error}") from error
+    if more is not None:
+        raise FormatError(
+            f"{unit.path}: its lines end in a carriage return alone; write it anew with newlines"
+        )
     if "" in names or len(set(names)) < len(names):
         raise FormatError(
             f"{unit.path}: line 1: the names of the columns are {', '.join(map(repr, names))}; "
