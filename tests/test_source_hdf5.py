@@ -90,3 +90,13 @@ def test_damage_ends_in_one_error(tmp_path: Path) -> None:
     content[place + 5] ^= 1
     path.write_bytes(content)
     damaged(path, out, "a.h5: dataset 'x' is damaged")
+
+
+def test_text_that_is_not_utf_8_has_its_place(tmp_path: Path) -> None:
+    """Among the samples that are looked at when the file is opened, and later."""
+    path = tmp_path / "a.h5"
+    for place in (0, ROWS - 1):
+        with h5py.File(path, "w") as file:
+            texts = file.create_dataset("text", (ROWS,), h5py.string_dtype())
+            texts[place] = b"\xff\xfe"
+        damaged(path, tmp_path / "out", "a.h5: dataset 'text': 'utf-8' codec")

@@ -76,10 +76,7 @@ class Hdf5Column(Column):
             if isinstance(error, OSError) and error.errno:
                 raise
             raise FormatError(f"{path}: dataset {self.name!r} is damaged: {error}") from error
-        try:
-            return _converted(values, self.field)
-        except UnicodeError as error:
-            raise FormatError(f"{path}: dataset {self.name!r}: {error}") from error
+        return _column(path, self.name, values, self.field)
 
     def paths(self) -> Sequence[str]:
         """The files."""
@@ -93,6 +90,13 @@ class Hdf5Column(Column):
         """Names and sizes of the files, and the dataset."""
         sizes = [[os.path.basename(path), os.path.getsize(path)] for path in self.files]
         return [self.name, sizes]
+
+
+def _column(path: str, name: str, values: Array, field: Field) -> AnyColumn:
+    try:
+        return _converted(values, field)
+    except UnicodeError as error:
+        raise FormatError(f"{path}: dataset {name!r}: {error}") from error
 
 
 def _converted(values: Array, field: Field) -> AnyColumn:
@@ -134,7 +138,7 @@ def open_hdf5(path: AnyPath, *, strict: bool = False) -> ColumnsSource:
                 rows = {name: opened[name].shape[0] for name in fields}
                 for name, field in fields.items():
                     if field.ragged and not means.get(name) and rows[name]:
-                        some = _converted(opened[name][:_MEAN_ROWS], field)
+                        some = _column(file, name, opened[name][:_MEAN_ROWS], field)
                         means[name] = (
                             some.values.nbytes // len(some) if isinstance(some, Ragged) else 0
                         )
