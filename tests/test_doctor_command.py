@@ -127,6 +127,20 @@ def test_reading_ends_in_time(tmp_path: Path) -> None:
     assert clock.asked <= 2 * 8
 
 
+def test_no_more_is_read_than_was_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(64):
+        (tmp_path / f"{number}.bin").write_bytes(bytes(2 << 20))
+    monkeypatch.setattr(data, "_SAMPLE_BYTES", 3 << 20)
+    before = _read_bytes()
+    data.check(str(tmp_path))
+    assert _read_bytes() - before < 8 << 20
+
+
+def _read_bytes() -> int:
+    """What this process has read so far, from files and elsewhere."""
+    return int(Path("/proc/self/io").read_text().split()[1])
+
+
 def test_file_systems_are_told_apart(tmp_path: Path) -> None:
     assert machine.file_system("/dev/shm")["storage"] in ("memory", "unknown")
     assert machine.file_system(str(tmp_path))["file_system"] != "unknown"

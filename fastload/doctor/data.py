@@ -79,7 +79,7 @@ def _speed(files: list[str], clock: Callable[[], float]) -> float:
     start, read = clock(), 0
     for path in files:
         with open(path, "rb", buffering=0) as file:
-            while (count := file.readinto(buffer)) and read < _SAMPLE_BYTES:
+            while read < _SAMPLE_BYTES and (count := file.readinto(buffer)):
                 read += count
                 if clock() - start >= _SECONDS:
                     return read / (clock() - start)
