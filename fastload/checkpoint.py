@@ -29,15 +29,16 @@ def save(
     from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+    writes = not _in_group() or dist.get_rank() == 0
     content = {
         "model": get_model_state_dict(model, options=options),
-        "optimizer": _whole(optimizer.state_dict()),
+        "optimizer": _whole(optimizer.state_dict(), kept=writes),
         "step": step,
         "loader": None if loader is None else loader.state_dict(),
         "rng": _of_all_ranks(_random_state()),
     }
     error: OSError | None = None
-    if not _in_group() or dist.get_rank() == 0:
+    if writes:
         try:
             _write(Path(path), content)
         except OSError as found:
@@ -81,12 +82,19 @@ def load(
     return step
 
 
-def _whole(state: dict[str, Any]) -> dict[str, Any]:
-    """The state of an optimizer without DTensors; get_optimizer_state_dict may make a step."""
+def _whole(state: dict[str, Any], *, kept: bool) -> dict[str, Any]:
+    """The state of an optimizer without DTensors; get_optimizer_state_dict may make a step.
+
+    Args:
+        state: Of the optimizer. All ranks have to ask, as their parts are gathered.
+        kept: Else no tensors are in it: those of all ranks on one host may not fit in its memory.
+    """
 
     def whole(value: Any) -> Any:
         value = value.full_tensor() if hasattr(value, "full_tensor") else value
-        return value.cpu() if isinstance(value, torch.Tensor) else value
+        if not isinstance(value, torch.Tensor):
+            return value
+        return value.cpu() if kept else None
 
     entries = {number: {k: whole(v) for k, v in e.items()} for number, e in state["state"].items()}
     return {"state": entries, "param_groups": state["param_groups"]}

@@ -34,6 +34,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import fastload
 from fastload import FastLoader, TrainStep
+from fastload.checkpoint import _whole
 from fastload.groups import Group
 
 try:
@@ -231,6 +232,10 @@ def checkpoints_fit_any_wrapper(folder: Path) -> None:
             if other == name:
                 assert rest == losses[1:]
             assert torch.allclose(torch.tensor(rest), torch.tensor(losses[1:]), rtol=1e-5)
+    writes = dist.get_rank() == 0
+    state = _whole(step.optimizer.state_dict(), kept=writes)["state"]
+    found = [value for entry in state.values() for value in entry.values()]
+    assert any(map(torch.is_tensor, found)) == writes  # on a host of many ranks once
     kept = (folder / "ddp.pt").read_bytes()
     try:
         step.save(folder / "missing/last.pt", data)
