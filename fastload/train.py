@@ -130,10 +130,11 @@ class TrainStep:
         """Takes the batches of a group, or one batch, and makes a step."""
         try:
             loss = self._backward(group)
-            if self.scaler is not None and self.max_norm is not None:
-                self.scaler.unscale_(self.optimizer)
-            norm = None if self.max_norm is None else self._clip(self.max_norm)
-            noted = self._step()
+            with self._forgetting():
+                if self.scaler is not None and self.max_norm is not None:
+                    self.scaler.unscale_(self.optimizer)
+                norm = None if self.max_norm is None else self._clip(self.max_norm)
+                noted = self._step()
         finally:
             # Also after an error: nothing of a broken group may be left for the next one.
             self.optimizer.zero_grad(set_to_none=True)
@@ -208,6 +209,16 @@ class TrainStep:
         return whole
 
     # --- The update ----------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _forgetting(self) -> Iterator[None]:
+        """After an error the scaler takes the next gradients for new ones, too."""
+        try:
+            yield
+        except BaseException:
+            if self.scaler is not None:
+                self.scaler.update(self.scaler.get_scale())
+            raise
 
     def _step(self) -> list[Tensor | None]:
         """Empty if the optimizer made no step; else what a fused one was told of infinities."""
