@@ -114,7 +114,10 @@ def open_imagelist(
     check_encoded(encoded, resize)
     root, table = absolute(folder), absolute(labels)
     names, texts, lines = _read_table(table, label_column)
-    values, classes = _values(texts)
+    try:
+        values, classes = _values(texts)
+    except OverflowError as error:
+        raise FormatError(f"{table}: a label exceeds int64") from error
     here = {os.path.basename(path) for path in list_files(root)}
     stems: dict[str, str] = {}
     for name in sorted(here):
@@ -182,7 +185,7 @@ def _values(texts: list[str]) -> tuple[Array, tuple[str, ...]]:
         try:
             numbers = list(map(kind, texts))
             return np.array(numbers, np.int64 if kind is int else np.float64), ()
-        except (ValueError, OverflowError):
+        except ValueError:
             continue
     names = tuple(sorted(set(texts)))
     places = {name: number for number, name in enumerate(names)}
