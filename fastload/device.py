@@ -102,6 +102,7 @@ class Prefetcher:
                 self._drop_done()
             if not self._coming:
                 self._take(load)
+            self._submit()  # now: the source may put the next batch into the same memory
             while len(self._coming) <= self._ahead and not self._ends():
                 if not self._take(load_ready):
                     break

@@ -112,6 +112,28 @@ def test_two_iterators_and_threads_that_share_one(gpu: FakeGpu) -> None:
     assert sorted(number for one in got for number in one.tolist()) == list(range(60))
 
 
+class OneBuffer(torch.utils.data.Dataset[Any]):
+    """Puts each batch into the same memory, which a loop without workers has done with by then."""
+
+    def __init__(self) -> None:
+        self._buffer = torch.empty(4, 40000)
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        self._buffer[:] = torch.tensor(indices).float()[:, None]
+        return [self._buffer]
+
+
+def test_the_next_batch_may_be_loaded_into_the_same_memory(gpu: FakeGpu) -> None:
+    gpu.library.fake_cuda_seed(3, 500)
+    batches = FastLoader(OneBuffer(), 4, device=CUDA, collate_fn=lambda batch: batch[0])
+    got = [gpu.read(batch) for batch in batches]
+    gpu.synchronise(gpu.now)
+    assert torch.cat([batch[:, 0] for batch in got]).tolist() == list(range(12))
+
+
 def test_streams_may_change_between_batches(gpu: FakeGpu) -> None:
     gpu.library.fake_cuda_seed(5, 300)
     streams = [0, gpu.make_stream(), gpu.make_stream()]
