@@ -110,3 +110,14 @@ def test_files_that_are_no_tables(tmp_path: Path) -> None:
     path.write_bytes(b"a" * 200_000)
     damaged(path, out, "a.csv: line 1: field larger than field limit")
     assert "one character" in refused(path, out, delimiter="ab")
+
+
+def test_a_stray_quote_does_not_hold_the_rest_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = importlib.import_module("fastload.pack.sources.csv")
+    monkeypatch.setattr(reader, "_BLOCK_BYTES", 1 << 16)
+    monkeypatch.setattr(reader, "_LONGEST_ROW", 1 << 20)
+    path = tmp_path / "a.csv"
+    path.write_text('a,b\n1,5" disk\n' + "2,text\n" * 1_000_000)
+    damaged(path, tmp_path / "out", "a.csv: from byte 4 on: a row of more than 1 MiB, or a quote")

@@ -19,6 +19,7 @@ from fastload.pack.sources.kind import DTYPES, Kind, Option, files_of, library
 
 _SUFFIXES = (".csv", ".tsv", ".tab")
 _BLOCK_BYTES = 8 << 20
+_LONGEST_ROW = 256 << 20
 _ROW = re.compile(r"Row #(\d+)(?:: )?")
 
 
@@ -242,6 +243,12 @@ def _blocks(path: str, delimiter: str, names: tuple[str, ...] | None) -> Iterato
             rest, offset = content[size:], offset + size
             if not piece:
                 return
+            if len(rest) > _LONGEST_ROW:  # else all that is left of the file would be held
+                what = "a quote that is never closed" if is_open else "no newline"
+                raise FormatError(
+                    f"{path}: from byte {offset} on: a row of more than {_LONGEST_ROW >> 20} MiB, "
+                    f"or {what}"
+                )
 
 
 def _row_ends(content: bytes) -> tuple[Int64Array, bool]:
