@@ -246,7 +246,8 @@ class StaticBuffers:
         current, last = streams.current(), self._last
         key = tuple((tensor.shape, tensor.stride(), tensor.dtype) for tensor in tensors)
         if key not in self._buffers:
-            self._buffers[key] = [streams.allocate(tensor) for tensor in tensors]
+            with torch.inference_mode(False):  # they may be filled outside of that
+                self._buffers[key] = [streams.allocate(tensor) for tensor in tensors]
         buffers = self._buffers[key]
         if last is not None and last != current:
             streams.wait(current, streams.record(last))

@@ -145,7 +145,8 @@ class Prefetcher:
             if isinstance(turn, Exception) or turn.parts is None:
                 continue
             try:
-                turn.copies = self._copier.submit(turn.parts.leaves)
+                with torch.inference_mode(False):  # it may be handed over outside of that
+                    turn.copies = self._copier.submit(turn.parts.leaves)
                 turn.parts = None
             except CudaError:
                 if place == 0:

@@ -112,6 +112,17 @@ def test_two_iterators_and_threads_that_share_one(gpu: FakeGpu) -> None:
     assert sorted(number for one in got for number in one.tolist()) == list(range(60))
 
 
+@pytest.mark.parametrize("static", [False, True])
+def test_a_batch_that_was_copied_ahead_in_inference_mode_can_be_trained_on(
+    static: bool, gpu: FakeGpu
+) -> None:
+    batches = iter(native(static_buffers=static))
+    with torch.inference_mode():
+        next(batches)
+    batch = next(batches)
+    assert not any(member.is_inference() for member in batch.values())
+
+
 class OneBuffer(torch.utils.data.Dataset[Any]):
     """Puts each batch into the same memory, which a loop without workers has done with by then."""
 
