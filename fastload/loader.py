@@ -326,8 +326,8 @@ class FastLoader(DataLoader[T_co]):
             - `slot_bytes`: memory of batches that are being filled, are ready, or are kept by
               somebody, now.
             - `free_slot_bytes`: memory that is kept for the next ones, now.
-            - `slot_allocations`: pieces of memory that were ever allocated for them. It stays as it
-              is once the loader has enough.
+            - `slot_allocations`: pieces of memory that were ever taken for them. It stays as it is
+              once the loader has enough; for a GPU it grows, but all are parts of what is pinned.
 
         Example:
             >>> loader = FastLoader(ArrayDataset(np.arange(8)), batch_size=3)

@@ -120,7 +120,7 @@ class Kept:
     @property
     def pools(self) -> list[_core.SlotPool]:
         """All memory of batches."""
-        pinned = (target.pool for target in self._targets.values())
+        pinned = (target.pool for target in list(self._targets.values()))
         return [self.pool, *(pool for pool in pinned if pool is not None)]
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fastload.groups import Groups
 from fastload.structure import flatten
 
 _LINES = 50  # written at once: losses are read from the device no more often than that
@@ -30,6 +31,9 @@ class Watch:
         log: The file; an old one is replaced.
         clock: Seconds.
 
+    Raises:
+        TypeError: the loader gives groups, whose batches come during their steps.
+
     Example:
         >>> watched = Watch(torch.utils.data.DataLoader(range(4)), log="run.jsonl")
         >>> for batch in watched:
@@ -44,6 +48,8 @@ class Watch:
         log: str | os.PathLike[str],
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
+        if isinstance(loader, Groups):
+            raise TypeError("watch takes a loader: the batches of a group come during its step")
         self._loader, self._clock = loader, clock
         self._path = _of_rank(os.fspath(log))
         self._rows: list[dict[str, Any]] = []

@@ -72,6 +72,10 @@ class TrackedSampler:
             yield item
 
 
+def _nothing() -> None:
+    """No batch that is ready."""
+
+
 def _private_generator(index_sampler: Any, mark: Bookmark) -> torch.Generator:
     """Gives torch's worker processes their seed where torch's own generator is left alone.
 
@@ -124,8 +128,11 @@ class _Tracked:
 
     def __call__(self) -> Any:
         load = self._from_stream if self._tracked is None else self._from_map
+        iterator: Any = self._iterator()
+        # A stream in this process may wait for what the caller does with the batch before.
+        waits = self._tracked is None and iterator._num_workers == 0
         try:
-            return self._handover.next(load, load)
+            return self._handover.next(load, _nothing if waits else load)
         except StopIteration:
             progress = self._begun if self._tracked is None else self._tracked.progress
             if progress is not None:

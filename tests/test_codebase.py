@@ -81,7 +81,7 @@ PYTHON_LAYERS = {
     "bench": LOADER,
     "demo": LOADER | {"bench", "pack"},
     "svg": set(),
-    "run_log": {"structure"},
+    "run_log": {"structure", "groups"},
     "runs": {"svg"},
     "doctor": LOADER | {"bench", "svg"},
     "cli": LOADER | {"bench", "demo", "doctor", "pack", "runs", "verify"},

@@ -316,3 +316,26 @@ def test_calls_of_torchs_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     assert calls == [*copied, *copied, "wait current"]
     del prefetcher
     assert calls[-1] == "synchronize"
+
+
+class Answering(IterableDataset[Any]):
+    """Gives the next number when the one before was taken back."""
+
+    def __init__(self) -> None:
+        self.answers = [0]
+
+    def __iter__(self) -> Iterator[int]:
+        for _ in range(4):
+            yield self.answers.pop() + 1
+
+
+def test_a_stream_may_wait_for_what_became_of_the_batch_before(
+    on_lazy_device: Callable[..., LazyDevice],
+) -> None:
+    device = on_lazy_device()
+    stream, got = Answering(), []
+    for batch in FastLoader(stream, 1, device="meta"):
+        device.finish()
+        stream.answers.append(int(batch))
+        got.append(int(batch))
+    assert got == [1, 2, 3, 4]

@@ -14,7 +14,7 @@ from calibrated import Clock
 from pages import well_formed
 from torch.utils.data import DataLoader
 
-from fastload import watch
+from fastload import ArrayDataset, FastLoader, watch
 from fastload.cli import main
 from fastload.run_log import Watch
 from fastload.runs import Run, page
@@ -168,3 +168,9 @@ def test_a_log_that_was_cut_off_is_read_up_to_there(tmp_path: Path) -> None:
     steps: list[Any] = Run(str(log)).steps
     log.write_text(log.read_text()[:-20])
     assert Run(str(log)).steps == steps[:-1]
+
+
+def test_groups_are_not_watched(tmp_path: Path) -> None:
+    loader = FastLoader(ArrayDataset(np.arange(8)), batch_size=2)
+    with pytest.raises(TypeError, match="takes a loader"):
+        watch(loader.groups(2), log=tmp_path / "run.jsonl")
