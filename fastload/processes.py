@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any, NamedTuple
@@ -14,6 +15,8 @@ from torch import distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
 from fastload import ranks
+
+_GRACE_S = 0.1
 
 
 class Process(NamedTuple):
@@ -93,9 +96,11 @@ def distributed(
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
-        # Threads of gloo end with the last reference, and those of a DDP model are in cycles. One
-        # that still let go of a tensor while Python exits would abort the process.
-        gc.collect()
+        if backend == "gloo":
+            # Its threads still let go of the last tensors, which takes the GIL; one that wants it
+            # when Python is gone aborts the process. The group itself is in cycles of DDP's.
+            gc.collect()
+            time.sleep(_GRACE_S)
 
 
 def _restarts() -> int:
