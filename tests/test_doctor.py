@@ -142,6 +142,12 @@ def test_a_device_is_not_idle_for_data_if_no_host_waits() -> None:
     assert verdict.diagnose([a_rank(where="cuda", **phases)], FACTS)["verdict"] == "compute-bound"
 
 
+def test_no_loader_is_said_to_beat_the_cached_batches() -> None:
+    real = summary(30, 2) | {"own_median_ms": 40.0}  # more than the mean: some steps were short
+    report = verdict.diagnose([a_rank(real=real, cached=summary(1))], FACTS)
+    assert report["perfect_loader_gain"] == pytest.approx(30)
+
+
 def test_a_slow_rank_is_named() -> None:
     fast = {"real": summary(20), "cached": summary(20), "alone": summary(10)}
     slow = {"real": summary(20), "cached": summary(20), "alone": summary(20)}

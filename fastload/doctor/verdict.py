@@ -122,7 +122,9 @@ def _input_ms(rank: dict[str, Any], ranks: Sequence[dict[str, Any]]) -> float:
         # step, ranks that wait for this one's data) has to stand out from the noise.
         excess: float = real["own_median_ms"] - faster["own_median_ms"]
         error = math.hypot(real["own_error_ms"], faster["own_error_ms"])
-        return wait + (excess if excess > 3 * error else 0.0)
+        # Never more than the means say: no loader beats the cached batches.
+        lost_on_cpu = min(excess, real["own_ms"] - faster["own_ms"])
+        return wait + (max(0.0, lost_on_cpu) if excess > 3 * error else 0.0)
     # The device may work on while the host waits; it cannot idle for data if no host waits.
     longest = max(other["phases"]["real"]["wait_ms"] for other in ranks)
     lost: float = min(real["step_ms"] - faster["step_ms"], 2 * longest)
