@@ -107,7 +107,9 @@ def test_data_are_looked_at(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert report["warm_bytes_per_s"] > 0
     assert report["machine"]["cores"] >= 1
     assert main(["doctor", str(tmp_path)]) == 0
-    assert "3 files" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "3 files, 3.15 MB on" in said
+    assert "order='block'" not in said, "all of it is cached"
     assert main(["doctor", "--json", str(tmp_path)]) == 0
     assert set(json.loads(capsys.readouterr().out)) == set(report)
     (tmp_path / "empty").mkdir()

@@ -92,8 +92,10 @@ def _findings(report: dict[str, Any]) -> Iterator[str]:
         yield "the data do not fit into the page cache: each epoch reads from storage"
     elif report["cached_share"] < 0.5:
         yield "most of the data are not cached: the first epoch reads from storage"
-    if storage["storage"] in ("network or user space", "rotating disk"):
-        yield f"{storage['storage']}: copy the data to a local disk, or use order='block'"
+    better = {"network or user space": "a local disk", "rotating disk": "a solid-state disk"}
+    if storage["storage"] in better and report["cached_share"] < 1:
+        place = better[storage["storage"]]
+        yield f"{storage['storage']}: copy the data to {place}, or use order='block'"
     if report["bytes"] / report["files"] < 256 << 10 and report["files"] > 1000:
         yield "many small files: pack this dataset (fastload pack)"
     quota = facts["quota_cores"]
@@ -112,6 +114,13 @@ def _findings(report: dict[str, Any]) -> Iterator[str]:
             )
 
 
+def _readable(size_bytes: float) -> str:
+    for unit, size in (("GB", 1e9), ("MB", 1e6)):
+        if size_bytes >= size:
+            return f"{size_bytes / size:.3g} {unit}"
+    return f"{size_bytes / 1e3:.3g} kB"
+
+
 def show(report: dict[str, Any]) -> None:
     """Prints what `check` found."""
     from rich.console import Console
@@ -119,20 +128,21 @@ def show(report: dict[str, Any]) -> None:
     console = Console(soft_wrap=True, markup=False, highlight=False)
     storage, facts = report["storage"], report["machine"]
     console.print(
-        f"{report['files']:,} files, {report['bytes'] / 1e9:.3g} GB on {storage['file_system']} "
-        f"({storage['storage']}); {report['cached_share']:.0%} in the page cache"
+        f"{report['files']:,} file{'s' * (report['files'] != 1)}, {_readable(report['bytes'])} on "
+        f"{storage['file_system']} ({storage['storage']}); {report['cached_share']:.0%} in the "
+        "page cache"
     )
     for name in ("cold", "warm"):
         speed = report[f"{name}_bytes_per_s"]
         width = 0 if speed is None else round(40 * min(1.0, speed / 1e10))
-        said = "not measured" if speed is None else f"{speed / 1e9:.3g} GB/s"
+        said = f"no {name} file" if speed is None else f"{_readable(speed)}/s"
         console.print(f"  {name} {said:>14} |{'█' * width:<40}|")
     quota = "no quota" if facts["quota_cores"] is None else f"quota {facts['quota_cores']:g}"
     lock = facts["memlock_bytes"]
     console.print(
-        f"  {facts['cores']} cores, {quota}, {facts['ranks_on_host']} ranks on this host; locked "
+        f"  {facts['cores']} cores, {quota}, ranks on this host: {facts['ranks_on_host']}; locked "
         f"memory {'unlimited' if lock is None else f'{lock >> 10} KiB'}; "
-        f"/dev/shm {facts['shm_bytes'] / 1e9:.3g} GB; {len(facts['gpus'])} GPUs"
+        f"/dev/shm {_readable(facts['shm_bytes'])}; GPUs: {len(facts['gpus'])}"
     )
     for finding in report["findings"]:
         console.print(f"  -> {finding}")

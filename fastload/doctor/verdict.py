@@ -165,7 +165,7 @@ def _sentence(report: dict[str, Any]) -> str:
     who = "" if slowest is None else f" All wait for rank {slowest}."
     if verdict == "data-bound":
         return (
-            f"data-bound: {shares['data']:.0%} of each step waits for data. "
+            f"data-bound: {shares['data']:.0%} of each step is lost to loading. "
             f"A perfect loader would make it {gain:.2f} times as fast.{who}"
         )
     if verdict == "transfer-bound":
@@ -212,9 +212,9 @@ def _data_advice(report: dict[str, Any], rank: dict[str, Any]) -> Iterator[str]:
         yield "storage too slow: `fastload doctor PATH` measures it; a local disk, or order='block'"
     busy = load["throttled"] or load["cpu_busy"] >= _BUSY
     if workers == 0 and (share > 1 or loader["native"]):
-        yield f"num_workers=0 -> num_workers={max(1, min(share, 8))}"
+        yield f"num_workers={max(1, min(share, 8))} instead of 0"
     elif not busy and workers < share:
-        yield f"num_workers={workers} -> num_workers={min(share, 2 * workers)}"
+        yield f"num_workers={min(share, 2 * workers)} instead of {workers}"
     if not loader["native"] and loader["map_style"]:
         yield "pack this dataset: fastload pack MODULE:DATASET data, then FastLoader('data', ...)"
     if busy:
