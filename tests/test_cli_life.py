@@ -60,6 +60,29 @@ def test_options_of_pack(capsys: Captured) -> None:
     }
 
 
+def test_a_complete_dataset_is_not_said_to_be_packed_again(capsys: Captured) -> None:
+    assert main(["pack", "x.npy", "out"]) == 0
+    capsys.readouterr()
+    assert main(["pack", "x.npy", "out", "--resume"]) == 0
+    said = capsys.readouterr().err
+    assert "it was complete already" in said
+    assert "packed" not in said
+    assert "rows/s" not in said
+
+
+def test_an_incomplete_folder_tells_once_how_to_go_on(capsys: Captured) -> None:
+    Path("lines.jsonl").write_text(
+        '{"v": [1, 2]}\n' * 500 + '{"v": [1]}\n' + '{"v": [1, 2]}\n' * 500
+    )
+    assert main(["pack", "lines.jsonl", "out"]) == 1
+    assert "--ragged (ragged=)" in capsys.readouterr().err
+    assert main(["pack", "lines.jsonl", "out", "--ragged", "v"]) == 1
+    said = capsys.readouterr().err
+    assert said.count("0 of 1 shards are written") == 1
+    assert "--overwrite" in said
+    assert main(["pack", "lines.jsonl", "out", "--ragged", "v", "--overwrite"]) == 0
+
+
 def test_dry_run(capsys: Captured) -> None:
     assert (
         main(

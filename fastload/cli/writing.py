@@ -50,6 +50,8 @@ def write(
             report = function(**given(arguments), progress=display)
         except KeyboardInterrupt:
             return complain(f"interrupted{_how_to_go_on(out, arguments.words)}", INTERRUPTED)
+        except FileExistsError as error:  # says what may be done
+            return complain(explained(error), 1)
         except (OSError, RuntimeError, MemoryError) as error:
             return complain(f"{explained(error)}{_how_to_go_on(out, arguments.words)}", 1)
     return tell(verb, report, max(time.monotonic() - start, 1e-3))
@@ -57,6 +59,7 @@ def write(
 
 def tell(verb: str, report: PackReport, took: float) -> int:
     """Prints what was written; returns the exit code."""
+    from fastload.pack.convert import COMPLETE
     from fastload.pack.progress import speed
 
     screen = console()
@@ -64,10 +67,13 @@ def tell(verb: str, report: PackReport, took: float) -> int:
         screen.print(printable(notice))
     for skipped in report.skipped:
         screen.print(printable(f"skipped {skipped.path}: {skipped.reason}"))
-    screen.print(
-        f"{verb} {count(report.rows, 'row')} into {count(report.shards, 'shard')}, "
-        f"{readable(report.bytes)}, in {took:.1f} s: {speed(report.rows, report.bytes, took)}"
-    )
+    rows, shards = count(report.rows, "row"), count(report.shards, "shard")
+    size = readable(report.bytes)
+    if COMPLETE in report.notices:
+        screen.print(f"{rows} in {shards}, {size}")
+    else:
+        pace = speed(report.rows, report.bytes, took)
+        screen.print(f"{verb} {rows} into {shards}, {size}, in {took:.1f} s: {pace}")
     if not report.skipped:
         return 0
     skipped_count = count(len(report.skipped), "bad input")

@@ -162,8 +162,9 @@ def fit(leaf: Leaf, field: Field, index: int, model: str = "the field") -> bytes
     advice = "all samples must agree"
     if leaf.dtype == field.dtype and leaf.shape[1:] == field.shape[1:] and not field.ragged:
         advice = (
-            "the samples that were looked at have one length; pack an array of dtype object, or "
-            "put a sample of another length first, to let them vary"
+            "the samples that were looked at have one length; to let it vary: --ragged (ragged=) "
+            "where the kind has it, else an array of dtype object, or a sample of another length "
+            "first"
         )
     raise ValueError(
         f"sample {index}: field {field.name!r} is {leaf}, but {model} has "
