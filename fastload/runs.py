@@ -43,7 +43,7 @@ class Run:
                     if number and not line.endswith("\n"):
                         break  # the training was killed while it wrote
                     raise ValueError(
-                        f"{path}: line {number + 1} is none of fastload.watch"
+                        f"{path}: line {number + 1} was not written by fastload.watch"
                     ) from None
         if not self.steps:
             raise ValueError(f"{path} has no steps")
