@@ -59,6 +59,14 @@ def test_wrong_usage_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert main(["doctor", str(tmp_path), "more"]) == 1
 
 
+def test_a_script_that_fails_shows_where(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "train.py").write_text("def prepare():\n    raise ValueError('mine')\nprepare()\n")
+    assert main(["doctor", str(tmp_path / "train.py")]) == 1
+    said = capfd.readouterr().err
+    assert 'train.py", line 2, in prepare' in said
+    assert "fastload: error: mine" in said
+
+
 RANKS = """
 import sys, time, torch
 import torch.distributed as dist

@@ -51,9 +51,9 @@ def watch(run: Callable[[], Any], probe: Probe) -> dict[str, Any] | None:
             if leave.code and not shared.told:
                 raise
         except Exception as error:
+            traceback.print_exc()  # a line of the script is to blame, which a message does not name
             if probe.phase in (None, "real") and not shared.told:
                 raise
-            traceback.print_exc()
             probe.notes.append(
                 f"with cached batches ({probe.phase}) the script raised {type(error).__name__}: "
                 "what comes after is left out"
