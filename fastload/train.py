@@ -71,8 +71,8 @@ class TrainStep:
         scaler: The GradScaler; None unless "fp16".
 
     Raises:
-        ValueError: `precision` is unknown, or "fp16" with parameters of float16; a group that was
-            taken before.
+        ValueError: `precision` is unknown, or "fp16" with parameters of float16; a `max_norm` that
+            is not above 0; a group that was taken before.
         RuntimeError: `nonfinite_limit` steps in a row were not finite.
 
     Example:
@@ -102,6 +102,8 @@ class TrainStep:
     ) -> None:
         if precision not in _DTYPES:
             raise ValueError(f"precision must be one of {', '.join(_DTYPES)}, not {precision!r}")
+        if max_norm is not None and not max_norm > 0:
+            raise ValueError(f"max_norm must be above 0, or None, not {max_norm}")
         self.model = model
         self.optimizer = optimizer
         self.loss_fn = loss_fn

@@ -11,6 +11,13 @@ from steps import FEATURES, make_model, mse, sgd
 from fastload import TrainStep
 
 
+@pytest.mark.parametrize("max_norm", [0, -1.0, float("nan")])
+def test_a_norm_that_would_turn_or_end_the_gradients_is_refused(max_norm: float) -> None:
+    model = make_model()
+    with pytest.raises(ValueError, match="max_norm must be above 0, or None, not"):
+        TrainStep(model, sgd(model), mse, max_norm=max_norm)
+
+
 @pytest.mark.parametrize("max_norm", [None, 1.0])
 def test_a_scaler_forgets_a_step_that_failed(
     max_norm: float | None, monkeypatch: pytest.MonkeyPatch
