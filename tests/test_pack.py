@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import errno
+import gzip
 import os
 import subprocess
 import sys
@@ -242,6 +243,8 @@ def test_what_is_no_input(tmp_path: Path) -> None:
     assert "No such file" in refused(tmp_path / "nothing", out)
     (tmp_path / "x.txt").write_text("text")
     assert "neither its name nor its first bytes" in refused(tmp_path / "x.txt", out)
+    (tmp_path / "x.jsonl.gz").write_bytes(gzip.compress(b"{}"))
+    assert "x.jsonl.gz: is compressed: unpack it first" in refused(tmp_path / "x.jsonl.gz", out)
     (tmp_path / "empty").mkdir()
     assert "no class folders" in refused(tmp_path / "empty", out)
     fastload.pack(np.arange(3), tmp_path / "packed")

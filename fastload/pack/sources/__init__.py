@@ -57,6 +57,8 @@ KINDS: tuple[Kind, ...] = (
 )
 """Kinds of paths and names, in the order in which they are tried."""
 
+_COMPRESSED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zXZ\0")  # gzip, zstd, bzip2, xz
+
 OPTIONS: dict[str, Option] = {option.name: option for kind in KINDS for option in kind.options}
 """All options of kinds; those of several kinds mean the same for each."""
 
@@ -113,6 +115,8 @@ def _kind(path: Any, given: dict[str, Any]) -> Kind:
     for kind in KINDS:
         if kind.detects(candidate):
             return kind
+    if candidate.start.startswith(_COMPRESSED):
+        raise FormatError(f"{full}: is compressed: unpack it first")
     raise FormatError(
         f"{full}: neither its name nor its first bytes tell what it is: --from KIND (kind=) says "
         "it; a raw file needs --dtype and --shape (dtype=, shape=)"
