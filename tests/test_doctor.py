@@ -166,6 +166,10 @@ def test_a_slow_rank_is_named() -> None:
         ({"load": {"waiting_for_storage": 0.4}}, "storage too slow"),
         ({"loader": {"num_workers": 0}}, "num_workers=8 instead of 0"),
         ({"loader": {"num_workers": 2}}, "num_workers=4 instead of 2"),
+        (
+            {"loader": {"num_workers": 0, "map_style": False}},
+            "instead of 0; each must give its own",
+        ),
         ({"loader": {"num_workers": 8}}, "pack this dataset"),
         ({"loader": {"num_workers": 8, "native": True}, "load": {"throttled": True}}, "CPU too"),
     ],

@@ -210,11 +210,12 @@ def _data_advice(report: dict[str, Any], rank: dict[str, Any]) -> Iterator[str]:
     workers = loader["num_workers"]
     if load["waiting_for_storage"] >= _STORAGE:
         yield "storage too slow: `fastload doctor PATH` measures it; a local disk, or order='block'"
+    each = "" if loader["map_style"] else "; each must give its own share (get_worker_info)"
     busy = load["throttled"] or load["cpu_busy"] >= _BUSY
     if workers == 0 and (share > 1 or loader["native"]):
-        yield f"num_workers={max(1, min(share, 8))} instead of 0"
+        yield f"num_workers={max(1, min(share, 8))} instead of 0{each}"
     elif not busy and workers < share:
-        yield f"num_workers={min(share, 2 * workers)} instead of {workers}"
+        yield f"num_workers={min(share, 2 * workers)} instead of {workers}{each}"
     if not loader["native"] and loader["map_style"]:
         yield "pack this dataset: fastload pack MODULE:DATASET data, then FastLoader('data', ...)"
     if busy:
