@@ -91,7 +91,10 @@ def _conclusions(result: dict[str, Any]) -> Iterator[str]:
     else:
         yield "Cold: one epoch at most, right after the files were dropped from the page cache."
     yield "Limit: threads that only gather these samples. 1st: from opening to the first batch."
-    yield "next(): what a consumer waits that is slower than the loader."
+    yield (
+        "next(): what a consumer waits that is slower than the loader. The table compares medians, "
+        "the sentences medians of the ratios within a round."
+    )
 
 
 def plot(result: dict[str, Any], path: Path) -> None:
