@@ -71,7 +71,8 @@ def test_ranks_and_resumes_make_up_the_epoch(epoch: dict[str, Any], rows: int) -
         rest = whole(rows=rows, batch=6, first_position=first, **epoch)
         np.testing.assert_array_equal(rest, order[first:])
     plans = [_core.EpochPlan(rows=rows, batch=3, rank=r, world=2, **epoch) for r in range(2)]
-    both = [p.indices(k) for k in range(plans[0].batch_count) for p in plans]
+    steps = range(plans[0].batch_count)
+    both = [plan.indices(k) for k in steps for plan in plans if k < plan.batch_count]
     np.testing.assert_array_equal(np.concatenate([*both, int64()]), order)
 
 
@@ -81,6 +82,8 @@ def test_padded_ranks_are_equally_long() -> None:
         for r in range(4)
     ]
     assert [p.indices(0).tolist() for p in plans] == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 0, 1]]
+    assert [p.batch_size(0) for p in plans] == [3, 3, 3, 3]
+    assert [p.real_count(0) for p in plans] == [3, 3, 3, 1]
 
 
 @pytest.mark.parametrize(
@@ -104,8 +107,9 @@ def test_plan_names_the_wrong_argument(wrong: dict[str, Any], words: str) -> Non
 def test_plan_refuses_batches_it_does_not_have() -> None:
     plan = _core.EpochPlan(rows=10, batch=4)
     for batch in (-1, 3):
-        with pytest.raises(IndexError):
-            plan.indices(batch)
+        for ask in (plan.indices, plan.batch_size, plan.real_count):
+            with pytest.raises(IndexError):
+                ask(batch)
 
 
 @pytest.mark.parametrize(

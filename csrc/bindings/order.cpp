@@ -56,8 +56,18 @@ EpochPlan make_plan(std::int64_t rows, std::int64_t batch, std::int64_t rank, st
   return EpochPlan(spec);
 }
 
-py::array_t<std::int64_t> plan_indices(const EpochPlan& plan, std::int64_t batch) {
+void check_batch(const EpochPlan& plan, std::int64_t batch) {
   if (batch < 0 || batch >= plan.batch_count()) throw py::index_error("no such batch");
+}
+
+template <std::int64_t (EpochPlan::*kCount)(std::int64_t) const>
+std::int64_t plan_count(const EpochPlan& plan, std::int64_t batch) {
+  check_batch(plan, batch);
+  return (plan.*kCount)(batch);
+}
+
+py::array_t<std::int64_t> plan_indices(const EpochPlan& plan, std::int64_t batch) {
+  check_batch(plan, batch);
   std::vector<std::int64_t> indices;
   plan.indices(batch, indices);
   return py::array_t<std::int64_t>(static_cast<py::ssize_t>(indices.size()), indices.data());
@@ -109,6 +119,8 @@ void register_order(py::module_& module) {
            "seed"_a = 0, "epoch"_a = 0, "first_position"_a = 0, "tail"_a = "short",
            "order"_a = "full", "block_rows"_a = 0, "window_blocks"_a = 0)
       .def_property_readonly("batch_count", &EpochPlan::batch_count)
+      .def("batch_size", &plan_count<&EpochPlan::batch_size>, "batch"_a)
+      .def("real_count", &plan_count<&EpochPlan::real_count>, "batch"_a)
       .def("indices", &plan_indices, "batch"_a);
 
   py::class_<PyArrayOrder>(module, "ArrayOrder", "A whole order, cut into batches.")

@@ -32,7 +32,9 @@ EpochPlan::EpochPlan(const EpochSpec& spec) : spec_(spec) {
           "first_position must lie in [0, rows]", s.first_position);
   const std::int64_t global_batch = s.batch * s.world;
   const std::int64_t rest = s.rows - s.first_position;
-  batch_count_ = s.tail == Tail::kDrop ? rest / global_batch : ceil_div(rest, global_batch);
+  batch_count_ = rest / global_batch;
+  const std::int64_t left = rest % global_batch;
+  if (s.tail == Tail::kPad ? left > 0 : s.tail == Tail::kShort && s.rank < left) ++batch_count_;
   if (s.rows == 0 || s.order == OrderKind::kSequential) return;
   if (s.order == OrderKind::kFull) {
     permutation_.emplace(s.rows, hash_key(s.seed, s.epoch, 0));
@@ -61,6 +63,11 @@ EpochPlan::Span EpochPlan::positions(std::int64_t k) const {
 }
 
 std::int64_t EpochPlan::batch_size(std::int64_t k) const { return positions(k).count; }
+
+std::int64_t EpochPlan::real_count(std::int64_t k) const {
+  const Span span = positions(k);
+  return std::clamp<std::int64_t>(spec_.rows - span.first, 0, span.count);
+}
 
 void EpochPlan::indices(std::int64_t k, std::vector<std::int64_t>& out) const {
   const Span span = positions(k);

@@ -14,7 +14,7 @@ namespace fastload {
 enum class Tail {
   kDrop,   // not delivered
   kPad,    // delivered; positions past the end wrap to the start until the ranks have equally many
-  kShort,  // delivered; the ranks' shares differ by at most one sample, and may be empty
+  kShort,  // delivered; the ranks' shares differ by at most one sample; an empty one is no batch
 };
 
 enum class OrderKind {
@@ -48,6 +48,8 @@ class EpochPlan {
   std::int64_t batch_count() const { return batch_count_; }
   // Samples in this rank's batch k. REQUIRES: 0 <= k < batch_count().
   std::int64_t batch_size(std::int64_t k) const;
+  // How many of them, the first ones, are not there only to fill up (`kPad`). REQUIRES: the same.
+  std::int64_t real_count(std::int64_t k) const;
   // The dataset indices of batch k, in O(batch). REQUIRES: 0 <= k < batch_count().
   void indices(std::int64_t k, std::vector<std::int64_t>& out) const;
 
