@@ -6,15 +6,17 @@ import warnings
 from typing import Any
 
 import torch
-from torch.utils.data import BatchSampler, IterableDataset, SequentialSampler
+from torch.utils.data import BatchSampler, DistributedSampler, IterableDataset, SequentialSampler
 from torch.utils.data._utils import collate
 
 from fastload.batches import batch_maker
 from fastload.formats import checks
 from fastload.formats.extents import Extents
+from fastload.keyed import is_masked
 from fastload.native import sample_bytes
-from fastload.order import ORDERS, KeyedSampler, block_rows
-from fastload.structure import with_missing
+from fastload.order import ORDERS, KeyedSampler, block_rows, resolved_tail
+from fastload.state import bottom
+from fastload.structure import MISSING, REAL, with_added
 from fastload.tokens import TokenDataset
 
 IO_KINDS = (None, "auto", "mmap", "pread")
@@ -27,6 +29,8 @@ def check_own(
     seed: Any,
     shard: Any,
     order: str,
+    tail: str | None,
+    sampler: Any,
     io: str | None,
     device: Any,
     batch_transform: Any,
@@ -46,6 +50,9 @@ def check_own(
         raise ValueError("shard= needs seed=: only the keyed order is shared out by itself")
     if seed is None and order != "full":
         raise ValueError(f"order={order!r} needs seed=")
+    resolved_tail(tail, drop_last=False)
+    if tail is not None and seed is None and not isinstance(sampler, KeyedSampler):
+        raise ValueError(f"tail={tail!r} needs seed=: torch's samplers have tails of their own")
     if isinstance(device, str):
         try:
             torch.device(device)  # whether it is there is asked when batches are copied
@@ -89,7 +96,7 @@ def check_reading(
             "data, and verify='lazy'"
         )
     if on_error == "skip":
-        with_missing(extents.structure, 0)
+        with_added(extents.structure, MISSING, 0)
     return extents
 
 
@@ -150,14 +157,18 @@ def with_keyed_sampler(
     seed: int | None,
     shard: Any,
     order: str,
+    tail: str | None,
 ) -> dict[str, Any]:
     """The arguments with a KeyedSampler as the sampler, where the order is keyed."""
     batch_size, drop_last = arguments["batch_size"], bool(arguments["drop_last"])
     # Sizes that are none are refused later, in torch's words.
     size = batch_size if type(batch_size) is int and batch_size > 0 else 1
-    if type(arguments["sampler"]) is KeyedSampler:  # our own, handed back
-        return arguments | {"sampler": arguments["sampler"].rebatched(size, drop_last)}
-    explicit = arguments["sampler"] is not None or arguments["batch_sampler"] is not None
+    sampler, batch_sampler = arguments["sampler"], arguments["batch_sampler"]
+    if tail == "drop" and batch_sampler is None:
+        drop_last = arguments["drop_last"] = True
+    if type(sampler) is KeyedSampler:  # our own, handed back
+        return arguments | {"sampler": sampler.rebatched(size, drop_last, tail)}
+    explicit = sampler is not None or batch_sampler is not None
     if seed is None or explicit or isinstance(dataset, IterableDataset):
         return arguments
     shuffle = bool(arguments["shuffle"])
@@ -173,8 +184,28 @@ def with_keyed_sampler(
         shard=shard,
         order=order,
         block_rows=block_rows(row_bytes),
+        tail=tail,
     )
     return arguments | {"sampler": sampler, "shuffle": None}
+
+
+def check_masked(loader: Any, extents: Extents | None) -> None:
+    """Raises ValueError where batches cannot say which of their samples are real, but should.
+
+    Args:
+        loader: With its samplers.
+        extents: Of its dataset; None if torch loads or collates it.
+    """
+    if not is_masked(loader):
+        return
+    if not loader._auto_collation:
+        raise ValueError("tail='mask' needs batch_size: it adds a member to each batch")
+    sampler = bottom(loader._index_sampler)
+    if isinstance(sampler, DistributedSampler) and type(sampler) is not KeyedSampler:
+        kind = type(sampler).__name__
+        raise ValueError(f"tail='mask': {kind} does not say which of its samples are real")
+    if extents is not None:
+        with_added(extents.structure, REAL, 0)
 
 
 def collates_as_shipped() -> bool:

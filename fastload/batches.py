@@ -24,8 +24,8 @@ from fastload.structure import (
     Structure,
     batch_builder,
     is_leaf,
+    with_added,
     with_members,
-    with_missing,
 )
 from fastload.transforms import (
     MODES,
@@ -59,7 +59,7 @@ def batch_maker(
     extents: Extents,
     transforms: Transforms | None = None,
     pin: bool = False,
-    missing: bool = False,
+    added: Sequence[str] = (),
 ) -> Maker:
     """A function from the arrays of a batch to what the loader hands out.
 
@@ -67,14 +67,14 @@ def batch_maker(
         extents: The dataset.
         transforms: Of its fields.
         pin: Copy to pinned memory.
-        missing: The last array, dataset indices of samples that were left out, is a member of the
-            batch: of a dict under the key "missing", else the last one.
+        added: Names of arrays that follow those of the fields. They are members of the batch: of a
+            dict under these keys, else the last ones.
 
     Raises:
         ValueError: a key that stands beside a field is taken already, or a transform does not fit.
     """
     # What is cut out of an array is a copy each, so that one that is kept does not keep them all.
-    members, build = _compiled(extents, transforms, pin, missing, np.copy)
+    members, build = _compiled(extents, transforms, pin, added, np.copy)
     return lambda arrays, samples: build(
         [
             member.make(*member.leaves) if type(member) is Joined else member
@@ -87,7 +87,7 @@ def parts_maker(
     extents: Extents,
     transforms: Transforms | None = None,
     pin: bool = False,
-    missing: bool = False,
+    added: Sequence[str] = (),
     raw: RawFields | None = None,
 ) -> PartsMaker:
     """The same, in parts that go to a device; see `batch_maker`.
@@ -96,10 +96,10 @@ def parts_maker(
         extents: The same.
         transforms: The same.
         pin: The same.
-        missing: The same.
+        added: The same.
         raw: The fields whose arrays are as they are stored.
     """
-    members, build = _compiled(extents, transforms, pin, missing, lambda array: array, raw)
+    members, build = _compiled(extents, transforms, pin, added, lambda array: array, raw)
     return lambda arrays, samples: split(members(arrays, samples), build)
 
 
@@ -107,7 +107,7 @@ def _compiled(
     extents: Extents,
     transforms: Transforms | None,
     pin: bool,
-    missing: bool,
+    added: Sequence[str],
     piece: Callable[[Array], Array],
     raw: RawFields | None = None,
 ) -> tuple[Callable[[Arrays, Samples], list[Any]], Builder]:
@@ -117,13 +117,15 @@ def _compiled(
         extents: See `batch_maker`.
         transforms: The same.
         pin: The same.
-        missing: The same.
+        added: The same.
         piece: Gets what is cut out of an array.
         raw: The fields whose arrays are as they are stored.
     """
     chosen = choices(transforms, extents.fields)
     fields = [chosen.delivered(field) for field in extents.fields]
-    structure = with_missing(extents.structure, len(fields)) if missing else extents.structure
+    structure = extents.structure
+    for number, name in enumerate(added, len(fields)):
+        structure = with_added(structure, name, number)
     moved = {name for name, pixels in chosen.pixels.items() if pixels.channels_last}
     plain = not moved and not any(f.ragged or f.storage.name != f.dtype for f in fields)
     if plain and not pin and not raw:
@@ -146,11 +148,11 @@ def _compiled(
     ]
     counts = [_array_count(field, chosen.ragged.get(field.name)) for field in fields]
     parts = [_parts(chosen.ragged.get(field.name)) for field in fields]
-    if missing:
+    for _name in added:
         makers.append(lambda array, samples: [finish(torch.from_numpy(array))])
         counts.append(1)
         parts.append(None)
-    turned = [field.name in moved for field in fields] + [False] * missing
+    turned = [field.name in moved for field in fields] + [False] * len(added)
 
     def members(arrays: Arrays, samples: Samples) -> list[Any]:
         made: list[Any] = []

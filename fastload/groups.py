@@ -16,9 +16,10 @@ from torch.utils.data import BatchSampler, IterableDataset
 
 from fastload import _core, ranks
 from fastload.formats.extents import Extents, Int64Array
+from fastload.keyed import is_keyed
 from fastload.native import native_extents
 from fastload.order import KeyedEpoch, KeyedSampler
-from fastload.streams import is_keyed
+from fastload.state import bottom
 from fastload.torch_order import is_stock
 
 T = TypeVar("T")
@@ -28,6 +29,9 @@ class Group(Generic[T]):
     """The batches of one step of the optimizer; iterating loads them one by one, once.
 
     What is not taken of it is passed over when the next group is asked for.
+
+    Samples that only fill up a batch do not count with `tail="mask"`, where the batches say which
+    they are, and count with "pad", where they do not.
 
     Attributes:
         samples: Of this rank, in all its batches.
@@ -65,7 +69,8 @@ class Group(Generic[T]):
         """By which the mean losses of the batches are multiplied.
 
         Added up, and then averaged over the ranks (as DDP does with gradients), they give the mean
-        over the whole group.
+        over the whole group. With `tail="mask"` the mean loss of a batch is that of its real
+        samples, and 0 where it has none: `(losses * real).sum() / real.sum().clamp(min=1)`.
         """
         return [size * self.shares / max(1, self.total) for size in self.sizes]
 
@@ -133,7 +138,7 @@ class Groups(Generic[T]):
         while begin < ahead.batches:
             end = min(end, ahead.batches)
             own = tuple(map(ahead.samples, range(begin, end)))
-            sizes, total = own, sum(own) * ahead.ranks
+            sizes, total = own, ahead.total(begin, end)
             if counter is not None:
                 sizes, total = counter(begin, end)
             group = Group[T](batches, sum(own), total, sizes, ahead.ranks, end == ahead.batches)
@@ -157,6 +162,8 @@ class _Epoch(NamedTuple):
         ranks: That have batches like these.
         drop_last: Leave out a step that is not full.
         keyed: The epoch, if it is keyed.
+        plan: Of this rank, if it is keyed.
+        pads: Samples that fill up the last step count.
     """
 
     first: int
@@ -165,7 +172,9 @@ class _Epoch(NamedTuple):
     parts: int
     ranks: int
     drop_last: bool
-    keyed: KeyedEpoch | None
+    keyed: KeyedEpoch | None = None
+    plan: _core.EpochPlan | None = None
+    pads: bool = True
 
     @property
     def step(self) -> int:
@@ -173,13 +182,22 @@ class _Epoch(NamedTuple):
 
     @property
     def batches(self) -> int:
+        if self.plan is not None:
+            return self.plan.batch_count
         left = max(0, self.end - self.first)
         return left // self.step if self.drop_last else -(-left // self.step)
 
     def samples(self, number: int) -> int:
-        """Of this rank's batch `number`; the other ranks have equally many."""
-        left = self.end - self.first - number * self.step
-        return -(-min(self.step, left) // self.parts)
+        """Of this rank's batch `number`."""
+        if self.plan is not None:
+            return self.plan.batch_size(number) if self.pads else self.plan.real_count(number)
+        return min(self.step, self.end - self.first - number * self.step)
+
+    def total(self, begin: int, end: int) -> int:
+        """Of the batches from `begin` on to `end`, of all ranks."""
+        if self.pads:  # the ranks have equally many
+            return sum(map(self.samples, range(begin, end))) * self.ranks
+        return min((end - begin) * self.step, self.end - self.first - begin * self.step)
 
     def check_begun(self, loader: Any) -> None:
         begun = None if self.keyed is None else loader.batch_sampler.sampler.begun
@@ -200,17 +218,32 @@ def _check_known(loader: Any) -> None:
     if not hasattr(loader.batch_sampler.sampler, "__len__"):
         kind = type(loader.batch_sampler.sampler).__name__
         raise ValueError(f"groups() needs a sampler with a length, which {kind} has not")
+    if is_keyed(loader.batch_sampler):
+        _check_equal_steps(bottom(loader.batch_sampler))
+
+
+def _check_equal_steps(sampler: KeyedSampler) -> None:
+    """Raises ValueError if the coming epoch has a batch more on some ranks than on others."""
+    epoch, world = sampler.foreseen(), sampler.num_replicas
+    left = (epoch.rows - epoch.first) % epoch.per_batch
+    if sampler.tail == "short" and 0 < left < world:
+        raise ValueError(
+            f"tail='short': {left} of {world} ranks have one batch more in this epoch, so they "
+            "cannot all step together: take tail='mask', or 'pad'"
+        )
 
 
 def _foresee(loader: Any) -> _Epoch:
     batches = loader.batch_sampler
     sampler, batch, drop_last = batches.sampler, batches.batch_size, batches.drop_last
     if is_keyed(batches):
+        _check_equal_steps(sampler)
         keyed, world = sampler.foreseen(), sampler.num_replicas
-        return _Epoch(keyed.first, keyed.rows, batch, world, world, drop_last, keyed)
+        plan, pads = sampler.own_plan(keyed), sampler.tail == "pad"
+        return _Epoch(keyed.first, keyed.rows, batch, world, world, drop_last, keyed, plan, pads)
     unit = "samples" if is_stock(sampler) else "batches"
     first = loader._mark.take(unit).first * (1 if unit == "samples" else batch)
-    return _Epoch(first, len(sampler), batch, 1, _ranks_of(sampler), drop_last, None)
+    return _Epoch(first, len(sampler), batch, 1, _ranks_of(sampler), drop_last)
 
 
 def _ranks_of(sampler: Any) -> int:
@@ -246,13 +279,17 @@ class _Counter:
         assert epoch is not None
         place = ranks.find_place(self._sampler.shard)
         plans = [self._sampler.plan(epoch, rank, place.world) for rank in range(place.world)]
+        pads = self._sampler.tail == "pad"
 
         def count(begin: int, end: int) -> tuple[tuple[int, ...], int]:
             found = [
-                [int(self._counts(plan.indices(k)).sum()) for k in range(begin, end)]
+                [int(self._counts(counted(plan, k)).sum()) for k in range(begin, end)]
                 for plan in plans
             ]
             return tuple(found[place.rank]), sum(map(sum, found))
+
+        def counted(plan: _core.EpochPlan, k: int) -> Int64Array:
+            return plan.indices(k) if pads else plan.indices(k)[: plan.real_count(k)]
 
         return count
 

@@ -24,6 +24,7 @@ from fastload.load_stats import timed
 from fastload.run import Run
 from fastload.state import Progress
 from fastload.streams import Stream, make_stream
+from fastload.structure import MISSING, REAL, with_added
 from fastload.torch_order import draw_seed
 from fastload.transforms import Choices, DecodeImage, PadTo, choices, padding
 
@@ -58,7 +59,7 @@ class _NativeIterator:
         self._run = run
         self._pid = os.getpid()
         self._pulling = threading.Lock()  # threads may share an iterator
-        self._stream: Stream = make_stream(run.index_sampler, run.mark, run.extents.rows)
+        self._stream: Stream = self._new_stream()
         base_seed = draw_seed(run.generator) if is_new and run.draws_base_seed else None
         if run.worker_rules == 0 and run.timeout and run.threads == 0:
             raise AssertionError("_SingleProcessDataLoaderIter requires timeout == 0")
@@ -66,11 +67,12 @@ class _NativeIterator:
             raise AssertionError(
                 "prefetch_factor must be greater than 0 for MultiProcessingDataLoaderIter"
             )
-        self._skips = run.on_error == "skip"
+        self._skips = MISSING in run.added
+        self._masks = REAL in run.added
         self._choices = choices(run.transforms, run.extents.fields)
         if run.seed is None and self._choices.is_random:
             self._base_seed = run.mark.base_seed_of(base_seed, run.generator)
-        arguments = run.extents, run.transforms, run.pin, self._skips
+        arguments = run.extents, run.transforms, run.pin, run.added
         self._make: Callable[[Arrays, Samples], Any] = (
             batch_maker(*arguments) if run.target is None else parts_maker(*arguments, run.raw)
         )
@@ -84,8 +86,12 @@ class _NativeIterator:
         self._odd = self._stream.odd
         if run.worker_rules and not self._stream.waits_for_next:
             if is_new:  # torch makes an iterator over its sampler twice
-                self._stream = make_stream(run.index_sampler, run.mark, run.extents.rows)
+                self._stream = self._new_stream()
             self._start(run.pulls_ahead)
+
+    def _new_stream(self) -> Stream:
+        run = self._run
+        return make_stream(run.index_sampler, run.mark, run.extents.rows, REAL in run.added)
 
     def _start(self, pulls: int) -> None:
         stream, run = self._stream, self._run
@@ -225,20 +231,30 @@ class _NativeIterator:
         number = arrays.pop()  # the core's: another thread may have taken the one before
         missing = arrays[-1] if self._skips else ()
         self._say_what_is_missing(missing)
+        real = self._stream.real(number) if self._masks else None
         if self._pull is not None and self._run.worker_rules:
             self._pull_one()  # torch pulls between receiving a batch and handing it out
         items = self._odd.pop(number, None)
         try:
             if items is not None:
-                return self._run.fetch(items)
+                batch = self._run.fetch(items)
+                return batch if real is None else with_added(batch, REAL, torch.from_numpy(real))
+            if real is not None:
+                arrays.append(self._without(real, number, missing))
             return self._make(arrays, lambda: self._samples(number, missing))
         finally:
             self._progress.turns += 1
 
     def _samples(self, number: int, missing: Sequence[int]) -> Int64Array:
         """The dataset's indices of a batch, without those that were left out."""
-        indices = self._stream.indices(number)
-        return indices[~np.isin(indices, missing)] if len(missing) else indices
+        indices: Int64Array = self._without(self._stream.indices(number), number, missing)
+        return indices
+
+    def _without(self, array: Any, number: int, missing: Sequence[int]) -> Any:
+        """What an array holds of the samples of a batch that were not left out."""
+        if not len(missing):
+            return array
+        return array[~np.isin(self._stream.indices(number), missing)]
 
     def _due(self) -> str:
         """The batch whose turn it is, for a message."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 import os
 from collections.abc import Callable, Iterable
@@ -14,6 +13,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sampler,
 from fastload import dataset as datasets
 from fastload.arguments import (
     as_first_given,
+    check_masked,
     check_not_empty,
     check_own,
     check_reading,
@@ -26,33 +26,22 @@ from fastload.groups import Groups
 from fastload.handover import BatchTransform, Handover
 from fastload.iterator import _NativeIterator
 from fastload.load_stats import figures
-from fastload.native import fingerprint, native_extents
-from fastload.order import KeyedSampler
+from fastload.native import native_extents
 from fastload.run import Chosen, Kept, Run, checked_extents, collated_extents, make_run
-from fastload.state import (
-    Bookmark,
-    bottom,
-    check_torch,
-    keyed_state,
-    own_copy,
-    prepare_sampler,
-    restore_keyed,
-    set_sampler_epoch,
-    torch_state,
-)
-from fastload.streams import is_keyed
+from fastload.state import Bookmark, prepare_sampler
+from fastload.stateful import StatefulLoader
 from fastload.tracking import TrackedSampler, torch_iterator
-from fastload.trainers import warn_of_accelerate, warn_of_replacement
-from fastload.transforms import Transforms, is_random
+from fastload.trainers import warn_of_replacement
+from fastload.transforms import Transforms
 
 T_co = TypeVar("T_co", covariant=True)
 
 # Older torch lacks some arguments: they are taken and not passed on.
 _TORCH_ARGUMENTS = frozenset(inspect.signature(DataLoader.__init__).parameters)
-_FIXED = frozenset({"seed", "shard", "order", "io", "transforms", "verify", "on_error"})
+_FIXED = frozenset({"seed", "shard", "order", "tail", "io", "transforms", "verify", "on_error"})
 
 
-class FastLoader(DataLoader[T_co]):
+class FastLoader(StatefulLoader[T_co]):
     """A `torch.utils.data.DataLoader` that loads natively what it can.
 
     It takes DataLoader's arguments in DataLoader's order, with its errors, its order of samples and
@@ -88,6 +77,13 @@ class FastLoader(DataLoader[T_co]):
         shard: With `seed`: `(rank, world)`, a DeviceMesh or ProcessGroup; False: do not share
             out; None: as torch.distributed says, else RANK and WORLD_SIZE.
         order: With `seed`: "full", or "block" for data that are slow to read at random.
+        tail: With `seed`, what becomes of an epoch's last step over the ranks where it is not full.
+            "drop": it is left out. "pad": samples from the start of the order fill it up, so that
+            all ranks have equally many. "mask": the same, and each batch has one more member, last
+            or under the key "real": bool (B,), False for samples that only fill up (of a sampler of
+            your own, all are real). "short": each sample comes once; ranks may have a sample, or a
+            whole batch, less than others, and must not wait for each other then. None: "drop" with
+            `drop_last`, else "pad".
         device: Copy the tensors of each batch there, one batch ahead, beside the stream on which
             the caller computes.
         io: How files are read: "auto", "mmap" or "pread"; None: as the dataset says.
@@ -108,9 +104,9 @@ class FastLoader(DataLoader[T_co]):
             the following `next()` then; whoever keeps it makes a copy.
 
     Raises:
-        ValueError: as DataLoader; `shard` or `order` without `seed`; `seed` with an
-            IterableDataset; `transforms` that do not fit the fields; `device` names none;
-            `static_buffers` without a device that batches are copied to.
+        ValueError: as DataLoader; `shard`, `order` or `tail` without `seed`; `drop_last` with
+            another `tail`; `seed` with an IterableDataset; `transforms` that do not fit the fields;
+            `device` names none; `static_buffers` without a device that batches are copied to.
         TypeError: as DataLoader; `seed` is not an integer; `batch_transform` cannot be called.
 
     Example:
@@ -142,6 +138,7 @@ class FastLoader(DataLoader[T_co]):
         seed: int | None = None,
         shard: Any = None,
         order: str = "full",
+        tail: str | None = None,
         device: torch.device | str | int | None = None,
         io: str | None = None,
         transforms: Transforms | None = None,
@@ -150,7 +147,7 @@ class FastLoader(DataLoader[T_co]):
         batch_transform: BatchTransform | None = None,
         static_buffers: bool = False,
     ) -> None:
-        check_own(seed, shard, order, io, device, batch_transform, static_buffers)
+        check_own(seed, shard, order, tail, sampler, io, device, batch_transform, static_buffers)
         if isinstance(dataset, (str, os.PathLike)):
             dataset = datasets.open(dataset, io=io or "auto", verify=verify)
         arguments: dict[str, Any] = {
@@ -175,7 +172,7 @@ class FastLoader(DataLoader[T_co]):
         native = native_extents(dataset)
         check_not_empty(dataset, shuffle)
         arguments = with_keyed_sampler(
-            dataset, arguments, native, seed=seed, shard=shard, order=order
+            dataset, arguments, native, seed=seed, shard=shard, order=order, tail=tail
         )
         batched = arguments["batch_size"] is not None or arguments["batch_sampler"] is not None
         collates = collate_fn is None or collate_fn is default_collate
@@ -194,6 +191,7 @@ class FastLoader(DataLoader[T_co]):
         self.seed = seed
         self.shard = shard
         self.order = order
+        self.tail = tail
         self.device = device
         self.io = io
         self.transforms = transforms
@@ -213,6 +211,7 @@ class FastLoader(DataLoader[T_co]):
             # Trainers look for it here.
             self.batch_sampler.set_epoch = self.sampler.set_epoch  # type: ignore[attr-defined]
         self._sealed = True
+        check_masked(self, native if collates else None)
         if native is not None:
             warn_of_replacement(self)
 
@@ -293,7 +292,8 @@ class FastLoader(DataLoader[T_co]):
         Raises:
             TypeError: `n` is not an integer.
             ValueError: `n` is not positive; the sizes of batches, here or on other ranks, cannot be
-                known ahead; `count` cannot be counted.
+                known ahead, or with `tail="short"` some ranks have a batch more; `count` cannot be
+                counted.
         """
         return Groups(self, n, count)
 
@@ -337,82 +337,3 @@ class FastLoader(DataLoader[T_co]):
             (3, 8, 64)
         """
         return figures(self._kept.stats, self._kept.pools, is_native=not self._kept.by_torch)
-
-    # --- Epochs and state ----------------------------------------------------------------------
-
-    @property
-    def _is_accelerate_prepared(self) -> bool:
-        # Accelerate would share out once more what this loader shares out itself.
-        shares = type(self.sampler) is KeyedSampler and self.sampler.num_replicas > 1
-        warn_of_accelerate(self, self._kept.said, shares)
-        return shares
-
-    @_is_accelerate_prepared.setter
-    def _is_accelerate_prepared(self, value: bool) -> None:
-        """Accelerate marks what it has seen; that changes nothing here."""
-
-    def set_epoch(self, epoch: int) -> None:
-        """Tells the sampler (or else the dataset) which epoch the next iterator takes.
-
-        With `seed` the loader moves on by itself and needs this only to override; right after
-        `load_state_dict` the loaded place wins. A sampler that knows no epochs is left alone.
-        """
-        sampler = self._index_sampler
-        for target in (bottom(sampler), sampler, self.dataset):
-            if hasattr(target, "set_epoch"):
-                target.set_epoch(epoch)
-                return
-
-    def state_dict(self) -> dict[str, Any]:
-        """Where the loader is, to be saved with the model: plain numbers and strings.
-
-        It describes the iterator that began last and counts the batches it has handed out, not
-        those that are being prepared. With `seed` it is equal on all ranks, and fits loaders with
-        any number of workers, batch size or world size. Without, it holds what torch's order was
-        drawn from; later epochs are drawn from torch's generator, whose state is the caller's to
-        save.
-
-        Example:
-            >>> loader = FastLoader(ArrayDataset(np.arange(8)), batch_size=2, shuffle=True, seed=0)
-            >>> batches = iter(loader)
-            >>> seen = [next(batches), next(batches)]
-            >>> resumed = FastLoader(ArrayDataset(np.arange(8)), batch_size=2, shuffle=True, seed=0)
-            >>> resumed.load_state_dict(loader.state_dict())
-            >>> torch.equal(torch.cat(list(resumed)), torch.cat(list(batches)))
-            True
-        """
-        if self._mark.loaded is not None:
-            return copy.deepcopy(self._mark.loaded)
-        sampler = self._index_sampler
-        if is_keyed(sampler):
-            return keyed_state(bottom(sampler), self._mark, fingerprint(self.dataset))
-        continues = self._mark.waiting or (self.persistent_workers and self._iterator is not None)
-        return torch_state(
-            sampler,
-            self._mark,
-            fingerprint(self.dataset),
-            base_seed_drawn=continues,
-            generator=self.generator,
-            is_random=self.seed is None and is_random(self.transforms),
-        )
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """The next iterator goes on where the state was taken; an empty state changes nothing.
-
-        A state taken after the last batch, before the loop ended, gives an epoch without batches;
-        one taken after the loop gives the following epoch.
-
-        Raises:
-            TypeError: the state is no dict.
-            ValueError: it is of other data, another seed or another sampler, or no state at all.
-        """
-        state, sampler = own_copy(state_dict), self._index_sampler
-        if not state:
-            return
-        if is_keyed(sampler):
-            restore_keyed(state, bottom(sampler), fingerprint(self.dataset))
-        else:
-            check_torch(state, sampler, fingerprint(self.dataset))
-            if not state["begun"]:
-                set_sampler_epoch(sampler, state)
-        self._mark.loaded = state

@@ -14,6 +14,7 @@ from torch.utils.data import DistributedSampler
 from fastload import _core, ranks
 
 ORDERS = ("full", "block")
+TAILS = ("drop", "pad", "mask", "short")
 _MAX_SEED = 2**64
 # Rows of a block when the size of a row is unknown.
 _BLOCK_ROWS = 1024
@@ -26,6 +27,25 @@ _log = logging.getLogger("fastload")
 def block_rows(row_bytes: int | None) -> int:
     """Rows of a block of the order "block": about 1 MiB."""
     return max(1, _BLOCK_BYTES // max(1, row_bytes)) if row_bytes is not None else _BLOCK_ROWS
+
+
+def resolved_tail(tail: str | None, drop_last: bool) -> str:
+    """What becomes of the last step of an epoch.
+
+    Args:
+        tail: As given; None: as `drop_last` says.
+        drop_last: As given.
+
+    Raises:
+        ValueError: there is no such tail, or `drop_last` says something else.
+    """
+    if tail is None:
+        return "drop" if drop_last else "pad"
+    if tail not in TAILS:
+        raise ValueError(f"tail must be one of {', '.join(map(repr, TAILS))} or None, not {tail!r}")
+    if drop_last and tail != "drop":
+        raise ValueError(f"drop_last=True drops the last step, and tail={tail!r} does not")
+    return tail
 
 
 class KeyedEpoch(NamedTuple):
@@ -41,24 +61,29 @@ class KeyedSampler(DistributedSampler[int]):
     """The order that `FastLoader(seed=...)` uses, as a sampler any DataLoader can iterate.
 
     The global order is a permutation computed from (seed, epoch), or 0, 1, 2, ... without shuffle.
-    Step k takes its next `batch_size * world` positions, rank r the r-th contiguous part of them.
-    With several ranks and `drop_last=False` the last step wraps to the start until all ranks have
-    equally many. Rank, world size and epoch are read when an iterator gives its first index. Each
-    new iterator takes the following epoch, except right after `set_epoch`.
+    Step k takes its next `batch_size * world` positions, rank r the r-th contiguous part of them;
+    what becomes of the last step says `tail`. Rank, world size and epoch are read when an iterator
+    gives its first index. Each new iterator takes the following epoch, except right after
+    `set_epoch`.
 
     Args:
         dataset: Anything with a length.
         batch_size: Samples of one rank's step. It must be that of the batch sampler.
         shuffle: Permuted, or in order.
         seed: In [0, 2**64).
-        drop_last: Drop the last step where it is not full.
+        drop_last: Drop the last step where it is not full; the same as `tail="drop"`.
         shard: See `fastload.ranks.find_place`.
         order: "full", or "block": permuted blocks, then a permutation inside windows of a few
             blocks, for data that is slow to read at random.
         block_rows: Rows of a block, for "block".
+        tail: "pad": a last step that is not full wraps to the start until all ranks have equally
+            many; "mask": the same, and a FastLoader says in its batches which samples are real;
+            "short": nothing is added, so that the ranks may differ by a sample, or by a batch;
+            "drop": it is left out. None: "drop" with `drop_last`, else "pad".
 
     Raises:
-        ValueError: `batch_size`, `seed` or `order` is not one of these.
+        ValueError: `batch_size`, `seed`, `order` or `tail` is not one of these; `drop_last` with
+            another tail than "drop".
         TypeError: `batch_size` or `seed` is not an integer.
 
     Example:
@@ -79,6 +104,7 @@ class KeyedSampler(DistributedSampler[int]):
         shard: Any = None,
         order: str = "full",
         block_rows: int = _BLOCK_ROWS,
+        tail: str | None = None,
     ) -> None:
         # The parent's __init__ would fix rank and world size now.
         if order not in ORDERS:
@@ -87,7 +113,8 @@ class KeyedSampler(DistributedSampler[int]):
         self.batch_size = _checked_int("batch_size", batch_size, least=1)
         self.shuffle = shuffle
         self.seed = _checked_int("seed", seed)
-        self.drop_last = drop_last
+        self.tail = resolved_tail(tail, drop_last)
+        self.drop_last = self.tail == "drop"
         self.shard = shard
         self.order = order
         self.block_rows = block_rows
@@ -114,18 +141,20 @@ class KeyedSampler(DistributedSampler[int]):
 
     @property
     def num_samples(self) -> int:  # type: ignore[override]
-        """Samples of this rank in an epoch; the same on every rank."""
-        return self._samples(self.num_replicas)
+        """Samples of this rank in an epoch; the same on every rank, unless the tail is "short"."""
+        return self._samples(ranks.find_place(self.shard))
 
     @property
     def total_size(self) -> int:  # type: ignore[override]
         """Samples of all ranks in an epoch."""
-        world = self.num_replicas
-        return self._samples(world) * world
+        if self.tail == "short":
+            return self._positions
+        place = ranks.find_place(self.shard)
+        return self._samples(place) * place.world
 
     @property
     def repeats(self) -> int:
-        """How many of this rank's last samples are there to make all ranks equally many.
+        """How many of this rank's last samples fill up the last step ("pad", "mask").
 
         They repeat samples that some rank has already; without them the ranks together have each
         sample once, so that sums over all ranks are exact. It is about the epoch that was begun
@@ -134,9 +163,8 @@ class KeyedSampler(DistributedSampler[int]):
         place = ranks.find_place(self.shard)
         begun = None if self._restored else self._begun
         first = self._first if begun is None else begun.first
-        left = max(0, len(self.dataset) - first)  # type: ignore[arg-type]
-        rest = left % (self.batch_size * place.world)
-        share = 0 if self.drop_last else -(-rest // place.world)
+        rest = max(0, self._positions - first) % (self.batch_size * place.world)
+        share = -(-rest // place.world) if self.tail in ("pad", "mask") else 0
         return share - min(share, max(0, rest - place.rank * share))
 
     @property
@@ -149,15 +177,24 @@ class KeyedSampler(DistributedSampler[int]):
         """The epoch that was begun last."""
         return self._begun
 
-    def _samples(self, world: int) -> int:
-        steps, rest = divmod(len(self.dataset), self.batch_size * world)  # type: ignore[arg-type]
-        return steps * self.batch_size + (0 if self.drop_last else -(-rest // world))
+    @property
+    def _positions(self) -> int:
+        """Samples of an epoch before it is shared out."""
+        return len(self.dataset)  # type: ignore[arg-type]
+
+    def _samples(self, place: ranks.Place) -> int:
+        steps, rest = divmod(self._positions, self.batch_size * place.world)
+        if self.tail == "short":
+            share = rest // place.world + (place.rank < rest % place.world)
+        else:
+            share = 0 if self.drop_last else -(-rest // place.world)
+        return steps * self.batch_size + share
 
     def __len__(self) -> int:
-        world = self.num_replicas
-        self._warn_if_changed(world)
-        self._world_at_len = world
-        return self._samples(world)
+        place = ranks.find_place(self.shard)
+        self._warn_if_changed(place.world)
+        self._world_at_len = place.world
+        return self._samples(place)
 
     def set_epoch(self, epoch: int) -> None:
         """The next iterator takes this epoch, and those after it the following ones.
@@ -183,7 +220,7 @@ class KeyedSampler(DistributedSampler[int]):
         self._epoch_is_new, self._restored = True, False
 
     def _is_at_end(self) -> bool:
-        left = len(self.dataset) - self._first  # type: ignore[arg-type]
+        left = self._positions - self._first
         return left < (self.batch_size * self.num_replicas if self.drop_last else 1)
 
     def restore(self, epoch: int, position: int) -> None:
@@ -205,11 +242,16 @@ class KeyedSampler(DistributedSampler[int]):
         return self._foreseen(self.num_replicas)
 
     def _foreseen(self, world: int) -> KeyedEpoch:
-        rows = len(self.dataset)  # type: ignore[arg-type]
-        return KeyedEpoch(self.next_epoch, self._first, self.batch_size * world, rows)
+        per_batch = self.batch_size * world
+        return KeyedEpoch(self.next_epoch, self._first, per_batch, self._positions)
+
+    def own_plan(self, epoch: KeyedEpoch) -> _core.EpochPlan:
+        """Which samples this rank has in an epoch of this sampler."""
+        place = ranks.find_place(self.shard)
+        return self.plan(epoch, place.rank, place.world)
 
     def plan(self, epoch: KeyedEpoch, rank: int, world: int) -> _core.EpochPlan:
-        """Which samples a rank has in an epoch of this sampler."""
+        """The same of any rank."""
         return _core.EpochPlan(
             rows=epoch.rows,
             batch=min(self.batch_size, epoch.rows + 1),  # the core's sizes have limits
@@ -218,7 +260,7 @@ class KeyedSampler(DistributedSampler[int]):
             seed=self.seed,
             epoch=epoch.epoch,
             first_position=epoch.first,
-            tail="drop" if self.drop_last else "pad",
+            tail="pad" if self.tail == "mask" else self.tail,
             order=self.order if self.shuffle else "sequential",
             block_rows=self.block_rows,
             window_blocks=self.window_blocks,
@@ -252,12 +294,19 @@ class KeyedSampler(DistributedSampler[int]):
         for k in range(plan.batch_count):
             yield from plan.indices(k).tolist()
 
-    def rebatched(self, batch_size: int, drop_last: bool) -> KeyedSampler:
-        """This sampler if it is for such batches, else a copy that is."""
-        if batch_size == self.batch_size and drop_last == self.drop_last:
+    def rebatched(self, batch_size: int, drop_last: bool, tail: str | None = None) -> KeyedSampler:
+        """This sampler if it is for such batches, else a copy that is.
+
+        Raises:
+            ValueError: `drop_last` with a tail that does not drop.
+        """
+        if tail is None and self.tail in ("mask", "short"):
+            tail = self.tail
+        tail = resolved_tail(tail, drop_last)
+        if batch_size == self.batch_size and tail == self.tail:
             return self
         clone = copy.copy(self)
-        clone.batch_size, clone.drop_last = batch_size, drop_last
+        clone.batch_size, clone.tail, clone.drop_last = batch_size, tail, tail == "drop"
         return clone
 
 

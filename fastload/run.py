@@ -11,16 +11,21 @@ import torch
 from torch.utils.data import default_collate
 
 from fastload import _core, ranks
-from fastload.arguments import check_reading, check_transforms, collates_as_shipped, pins
+from fastload.arguments import (
+    check_reading,
+    check_transforms,
+    collates_as_shipped,
+    pins,
+)
 from fastload.batches import pinner
 from fastload.device import Target, device_with_index
 from fastload.formats.extents import Extents
 from fastload.handover import BatchTransform
 from fastload.kernels import RawFields
+from fastload.keyed import is_keyed, is_masked
 from fastload.native import delivered_bytes, native_extents
 from fastload.state import Bookmark, bottom
-from fastload.streams import is_keyed
-from fastload.structure import map_leaves
+from fastload.structure import MISSING, REAL, map_leaves
 from fastload.tables import TableCache
 from fastload.transforms import Transforms, choices
 
@@ -54,6 +59,7 @@ class Run:
         raw: The fields that are gathered as they are stored.
         batch_transform: Applied to each batch that is handed out.
         on_error: "skip" leaves out damaged samples, "raise" raises.
+        added: What batches hold beside their fields.
         said: Warnings that were given; grows.
     """
 
@@ -78,6 +84,7 @@ class Run:
     raw: RawFields
     batch_transform: BatchTransform | None
     on_error: str
+    added: tuple[str, ...]
     said: set[str]
 
 
@@ -226,6 +233,7 @@ def make_run(
         raw=raw,
         batch_transform=loader.batch_transform,
         on_error=loader.on_error,
+        added=(MISSING,) * (loader.on_error == "skip") + (REAL,) * is_masked(loader),
         said=kept.said,
     )
 

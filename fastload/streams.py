@@ -14,6 +14,7 @@ from torch.utils.data import BatchSampler, SubsetRandomSampler
 
 from fastload import _core
 from fastload.formats.extents import Int64Array
+from fastload.keyed import Mask, Masks, is_keyed, real_samples
 from fastload.order import KeyedSampler
 from fastload.state import (
     Bookmark,
@@ -56,26 +57,24 @@ class Stream(Protocol):
     def indices(self, turn: int) -> Int64Array:
         """The dataset's indices of a batch that was not handed out yet."""
 
+    def real(self, turn: int) -> Mask:
+        """Which samples of that batch are real; bool (B,)."""
 
-def make_stream(index_sampler: Any, mark: Bookmark, rows: int) -> Stream:
-    """The stream for a dataset of `rows` samples that computes as much as possible natively."""
+
+def make_stream(index_sampler: Any, mark: Bookmark, rows: int, masked: bool = False) -> Stream:
+    """The stream for a dataset of `rows` samples that computes as much as possible natively.
+
+    Args:
+        index_sampler: Gives batches.
+        mark: Is told when the epoch begins.
+        rows: Of the dataset.
+        masked: Whether it will be asked which samples are `real`.
+    """
     if is_keyed(index_sampler):
         return KeyedStream(bottom(index_sampler), mark)
     if type(index_sampler) is BatchSampler and is_stock(index_sampler.sampler):
         return StockStream(index_sampler, mark, rows)
-    return PushedStream(index_sampler, mark, rows)
-
-
-def is_keyed(index_sampler: Any) -> bool:
-    """Whether these batches are those of a KeyedSampler, or the sampler is one."""
-    sampler = bottom(index_sampler)
-    if type(sampler) is not KeyedSampler:
-        return False
-    return index_sampler is sampler or (
-        type(index_sampler) is BatchSampler
-        and index_sampler.batch_size == sampler.batch_size
-        and index_sampler.drop_last == sampler.drop_last
-    )
+    return PushedStream(index_sampler, mark, rows, masked)
 
 
 def _nothing() -> Order:
@@ -104,6 +103,11 @@ class KeyedStream:
         """Of batch `turn`, counted from the first one."""
         assert isinstance(self.order, _core.EpochPlan)
         return self.order.indices(turn)
+
+    def real(self, turn: int) -> Mask:
+        """Of batch `turn`, which of its samples are real."""
+        assert isinstance(self.order, _core.EpochPlan)
+        return real_samples(self.order, turn)
 
 
 def begin_keyed(sampler: KeyedSampler, mark: Bookmark) -> Progress:
@@ -209,6 +213,10 @@ class StockStream:
         batch = self._batch or 1
         return self._rest[turn * batch : (turn + 1) * batch]
 
+    def real(self, turn: int) -> Mask:
+        """Nothing fills up batch `turn`."""
+        return np.ones(len(self.odd.get(turn) or self.indices(turn)), np.bool_)
+
     def items(self) -> Iterator[Any]:
         """What iterating the sampler gives: lists of ints, or ints."""
         indices, batch = self._begin(), self._batch or 1
@@ -233,14 +241,15 @@ class PushedStream:
 
     waits_for_next = False
 
-    def __init__(self, index_sampler: Any, mark: Bookmark, rows: int) -> None:
+    def __init__(self, index_sampler: Any, mark: Bookmark, rows: int, masked: bool = False) -> None:
         self._rows = rows
         self._batches = CountedBatches(index_sampler, mark)
         self._pulled = -1
-        self._pushed: deque[tuple[int, Int64Array]] = deque()
+        self._pushed: deque[tuple[int, Int64Array, Mask | None]] = deque()
         self.order: Order = _core.PushedOrder()
         self.progress = Progress(0)
         self.odd: dict[int, list[Any]] = {}
+        self._masks = Masks(index_sampler) if masked else None
 
     def pull(self) -> bool:
         """Pushes the sampler's next batch."""
@@ -260,8 +269,11 @@ class PushedStream:
         except (TypeError, IndexError):
             self.odd[self._pulled] = list(batch)
             indices = as_indices(())
+        mask = None
+        if self._masks is not None:
+            mask = self._masks.of(self.progress.first + self._pulled, batch)
         self.order.push(indices)
-        self._pushed.append((self._pulled, indices))
+        self._pushed.append((self._pulled, indices, mask))
         while self._pushed[0][0] < self.progress.turns:
             self._pushed.popleft()
         self._pulled += 1
@@ -269,7 +281,13 @@ class PushedStream:
 
     def indices(self, turn: int) -> Int64Array:
         """Of batch `turn`, counted from the first one."""
-        return dict(self._pushed)[turn]
+        return {turn: indices for turn, indices, _ in self._pushed}[turn]
+
+    def real(self, turn: int) -> Mask:
+        """Of batch `turn`, where batches are masked."""
+        mask = {turn: mask for turn, _, mask in self._pushed}[turn]
+        assert mask is not None
+        return mask
 
 
 class CountedBatches:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import collections
 import copy
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -19,6 +19,8 @@ Builder = Callable[[Sequence[Any]], Any]
 
 BARE_NAME = "data"
 MISSING = "missing"
+REAL = "real"
+_ADDED_BY = {MISSING: "on_error='skip'", REAL: "tail='mask'"}
 
 
 def is_leaf(structure: Structure) -> bool:
@@ -76,21 +78,22 @@ def with_members(container: Structure, members: Any) -> Structure:
     return clone
 
 
-def with_missing(structure: Structure, leaf: Any) -> Structure:
-    """The structure of a batch that tells what was left out: with one more member, the last.
+def with_added(structure: Structure, name: str, leaf: Any) -> Structure:
+    """A batch, or its structure, that tells more than its samples: with one more member, the last.
 
     Raises:
-        ValueError: there is a member `missing` already.
+        ValueError: there is a member of this name already.
 
     Example:
-        >>> with_missing({"x": 0}, 1), with_missing((0, 1), 2), with_missing(0, 1)
-        ({'x': 0, 'missing': 1}, (0, 1, 2), [0, 1])
+        >>> with_added({"x": 0}, "real", 1), with_added((0, 1), "real", 2), with_added(0, "real", 1)
+        ({'x': 0, 'real': 1}, (0, 1, 2), [0, 1])
     """
-    if is_leaf(structure):
+    keyed = isinstance(structure, MutableMapping)  # also others than dict
+    if is_leaf(structure) and not keyed:
         return [structure, leaf]
-    if MISSING in (structure if isinstance(structure, dict) else getattr(structure, "_fields", ())):
-        raise ValueError(f"the samples have a field {MISSING!r}, which on_error='skip' adds")
-    return with_member(structure, MISSING, leaf)
+    if name in (structure if keyed else getattr(structure, "_fields", ())):
+        raise ValueError(f"the samples have a field {name!r}, which {_ADDED_BY[name]} adds")
+    return with_member(structure, name, leaf)
 
 
 def renumber(structure: Structure, by: int) -> Structure:
@@ -108,12 +111,12 @@ def with_member(structure: Structure, key: str, member: Structure) -> Structure:
         >>> with_member((0, 1), "mask", 2)
         (0, 1, 2)
     """
-    if is_leaf(structure):
-        raise ValueError("a bare array has no members")
-    if isinstance(structure, dict):
+    if isinstance(structure, MutableMapping):
         made = copy.copy(structure)
         made[key] = member
         return made
+    if is_leaf(structure):
+        raise ValueError("a bare array has no members")
     if fields := getattr(structure, "_fields", None):
         return _namedtuple_type(type(structure).__name__, (*fields, key))(*structure, member)
     return type(structure)([*structure, member])

@@ -11,9 +11,11 @@ from torch.utils.data import DataLoader
 
 from fastload import _core
 from fastload.handover import Handover, Turn
+from fastload.keyed import Mask, Masks, is_keyed, is_masked
 from fastload.load_stats import timed
 from fastload.state import Bookmark, Progress, bottom, prepare_sampler
-from fastload.streams import CountedBatches, StockStream, begin_keyed, is_keyed
+from fastload.streams import CountedBatches, StockStream, begin_keyed
+from fastload.structure import REAL, with_added
 from fastload.torch_order import is_stock
 
 
@@ -23,13 +25,24 @@ class TrackedSampler:
     Args:
         index_sampler: Gives batches of indices, or indices where the loader makes no batches.
         mark: Is told of each epoch that begins.
+        masked: Batches are to say which of their samples are real.
+
+    Attributes:
+        real: That, by the number of the batch, from its pull until somebody takes it out.
     """
 
-    def __init__(self, index_sampler: Any, mark: Bookmark) -> None:
+    def __init__(self, index_sampler: Any, mark: Bookmark, masked: bool = False) -> None:
         self.index_sampler = index_sampler
         self.mark = mark
         self.progress = Progress(0)
         self.pulled = 0
+        self.real: dict[int, Mask] = {}
+        self._masks = Masks(index_sampler) if masked else None
+
+    @property
+    def is_masked(self) -> bool:
+        """Whether `real` is to be told."""
+        return self._masks is not None
 
     def __len__(self) -> int:
         return len(self.index_sampler)
@@ -46,30 +59,34 @@ class TrackedSampler:
         first = list(zip(range(1), items, strict=False))  # the sampler begins here
         self._begin(begin_keyed(sampler, self.mark))
         for _, item in first:
-            self.pulled += 1
-            yield item
-            yield from self._passed(items)
+            yield self._counting(item)
+            yield from map(self._counting, items)
 
     def _stock(self, stream: StockStream) -> Iterator[Any]:
         items = stream.items()
         self.pulled = 0
         for item in items:
             self.progress = stream.progress
-            self.pulled += 1
-            yield item
+            yield self._counting(item)
         self.progress = stream.progress
 
     def _counted(self, items: CountedBatches) -> Iterator[Any]:
-        self._begin(items.begin())
-        yield from self._passed(items)
+        progress = items.begin()
+        self._begin(progress)
+        for item in items:
+            yield self._counting(item, progress.first)
 
     def _begin(self, progress: Progress) -> None:
         self.progress, self.pulled = progress, 0
+        self.real.clear()
+        if self._masks is not None:
+            self._masks.begin()
 
-    def _passed(self, items: Iterator[Any]) -> Iterator[Any]:
-        for item in items:
-            self.pulled += 1
-            yield item
+    def _counting(self, item: Any, before: int = 0) -> Any:
+        if self._masks is not None:
+            self.real[self.pulled] = self._masks.of(before + self.pulled, item)
+        self.pulled += 1
+        return item
 
 
 def _nothing() -> None:
@@ -143,6 +160,7 @@ class _Tracked:
         tracked = self._tracked
         assert tracked is not None
         before = tracked.progress.turns
+        opened = self._open_tasks() if tracked.is_masked else None
         try:
             data = self._original(self._iterator())
         except BaseException as error:
@@ -154,7 +172,28 @@ class _Tracked:
         progress = tracked.progress
         progress.turns = self._turns(tracked)
         self._stats.count_batch()
+        if opened is not None:
+            data = self._masked(data, tracked.real.pop(self._turn_of(opened, progress.turns)))
         return data, (progress, self._resumable(progress.turns))
+
+    def _open_tasks(self) -> tuple[int, set[int]]:
+        """How many batches torch has sent for, and those that it has not given."""
+        iterator: Any = self._iterator()
+        if iterator._num_workers == 0:
+            return 0, set()
+        return iterator._send_idx, set(iterator._task_info)
+
+    def _turn_of(self, opened: tuple[int, set[int]], turns: int) -> int:
+        """The number of the batch that came, which may not be the next one."""
+        (sent_before, open_before), (sent, still_open) = opened, self._open_tasks()
+        came = (open_before | set(range(sent_before, sent))) - still_open
+        return came.pop() if came else turns - 1
+
+    def _masked(self, batch: Any, real: Mask) -> Any:
+        """The batch with one more member that says which of its samples are real."""
+        iterator: Any = self._iterator()
+        mask = torch.from_numpy(real)
+        return with_added(batch, REAL, mask.pin_memory() if iterator._pin_memory else mask)
 
     def _turns(self, tracked: TrackedSampler) -> int:
         """Batches that were given or have failed; one that is late, say, has done neither."""
@@ -219,7 +258,7 @@ def torch_iterator(
         # The seed of the workers comes from there: not from everybody's generator.
         loader.generator = _private_generator(sampler, mark)
     if not loader._is_iterable:
-        loader._tracked = TrackedSampler(sampler, mark)
+        loader._tracked = TrackedSampler(sampler, mark, is_masked(loader))
     try:
         iterator: Any = DataLoader._get_iterator(loader)
         handover = make_handover()

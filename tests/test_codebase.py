@@ -34,11 +34,11 @@ CPP_LAYERS = {
 # What each part of the package may import from it, at any depth of the code. Reading order.
 GROUND = {"_core", "errors", "structure"}
 DATA = GROUND | {"formats", "pixels", "transforms", "dataset", "array_dataset", "tokens", "native"}
-ORDER = {"_core", "errors", "ranks", "order", "torch_order", "state", "streams"}
+ORDER = {"_core", "errors", "ranks", "order", "torch_order", "state", "keyed", "streams"}
 DEVICE = {"_core", "errors", "formats", "parts", "copies", "cuda", "device"}
 RUN = DATA | ORDER | DEVICE
 RUN |= {"handover", "load_stats", "tables", "decode", "kernels", "batches", "arguments", "run"}
-LOADER = RUN | {"iterator", "tracking", "trainers", "groups", "loader"}
+LOADER = RUN | {"iterator", "tracking", "trainers", "groups", "stateful", "loader"}
 PYTHON_LAYERS = {
     "errors": set(),
     "structure": {"errors"},
@@ -53,6 +53,7 @@ PYTHON_LAYERS = {
     "order": {"_core", "errors", "ranks"},
     "torch_order": {"errors"},
     "state": {"errors", "ranks", "order", "torch_order"},
+    "keyed": {"_core", "order", "state"},
     "streams": ORDER | {"formats"},
     "parts": {"_core", "formats"},
     "copies": {"parts"},
@@ -61,7 +62,7 @@ PYTHON_LAYERS = {
     "handover": ORDER | DEVICE | {"handover"},
     "load_stats": {"_core"},
     "tables": DATA,
-    "tracking": ORDER | DEVICE | {"handover", "load_stats"},
+    "tracking": ORDER | DEVICE | {"structure", "handover", "load_stats"},
     "decode": {"_core", "errors", "pixels", "transforms"},
     "kernels": {"_core", "formats", "pixels", "parts"},
     "batches": DATA | {"decode", "parts", "kernels"},
@@ -70,6 +71,7 @@ PYTHON_LAYERS = {
     "iterator": RUN,
     "trainers": ORDER,
     "groups": DATA | ORDER,
+    "stateful": RUN | {"trainers"},
     "loader": LOADER,
     "train": {"groups", "checkpoint"},
     "checkpoint": {"ranks"},

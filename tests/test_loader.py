@@ -32,7 +32,7 @@ def test_signature_is_torchs_and_more() -> None:
     assert [p.name for p in ours[: len(theirs)]] == [p.name for p in theirs]
     assert [p.kind for p in ours[: len(theirs)]] == [p.kind for p in theirs]
     extras = ours[len(theirs) :]
-    names = ["seed", "shard", "order", "device", "io", "transforms", "verify", "on_error"]
+    names = ["seed", "shard", "order", "tail", "device", "io", "transforms", "verify", "on_error"]
     names += ["batch_transform", "static_buffers"]
     assert [p.name for p in extras] == [*NEW_IN_TORCH, *names]
     assert all(p.kind is p.KEYWORD_ONLY and p.default is not p.empty for p in extras)
@@ -105,6 +105,7 @@ def test_nothing_can_be_shuffled(options: dict[str, Any]) -> None:
         ({"shard": (0, 2)}, "shard= needs seed="),
         ({"shard": False}, "shard= needs seed="),
         ({"order": "block"}, "needs seed="),
+        ({"tail": "mask"}, "needs seed="),
         ({"order": "other", "seed": 1}, "order must be"),
         ({"io": "read"}, "io must be"),
         ({"device": "gpu"}, "device='gpu': Expected one of cpu, cuda"),
@@ -138,6 +139,7 @@ def test_attributes() -> None:
         "seed",
         "shard",
         "order",
+        "tail",
         "device",
         "io",
         "transforms",
@@ -171,7 +173,7 @@ def test_workers_are_chosen_for_native_data_only() -> None:
 @pytest.mark.parametrize(
     "name",
     ["batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers"]
-    + ["seed", "shard", "order", "io"],
+    + ["seed", "shard", "order", "tail", "io"],
 )
 def test_what_cannot_be_assigned(name: str) -> None:
     with pytest.raises(ValueError, match=f"{name} attribute should not be set after FastLoader is"):

@@ -185,6 +185,7 @@ OWN: dict[str, Any] = {
     "seed": 5,
     "shard": (0, 2),
     "order": "block",
+    "tail": "drop",
     "device": "meta",
     "io": "pread",
     "verify": "lazy",

@@ -150,6 +150,7 @@ PRIVATE_NAMES = {
     "_iterator",
     "_next_data",
     "_num_workers",
+    "_pin_memory",
     "_reset",
     "_send_idx",
     "_task_info",

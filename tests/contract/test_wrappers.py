@@ -65,7 +65,7 @@ def test_an_injected_sampler_keeps_the_class_and_the_own_arguments() -> None:
     data = ArrayDataset({"x": np.arange(20)})
     for kind in (FastLoader, Mine):
         for options in (
-            {"batch_size": 3, "shuffle": True, "seed": 7, "device": "meta", "io": "pread"},
+            {"batch_size": 3, "shuffle": True, "seed": 7, "tail": "short", "device": "meta"},
             {"batch_size": 3, "num_workers": 2, "prefetch_factor": 4, "timeout": 9},
             {"batch_sampler": BatchSampler(SequentialSampler(data), 3, False), "seed": 7},
             {"batch_size": 3, "pin_memory_device": "cuda", "in_order": False},
@@ -74,7 +74,7 @@ def test_an_injected_sampler_keeps_the_class_and_the_own_arguments() -> None:
             sampler: DistributedSampler[Any] = DistributedSampler(data, 2, 1, shuffle=True)
             again = rebuilt(loader, sampler)
             assert type(again) is kind
-            for name in ("seed", "shard", "order", "device", "io", "transforms", "verify"):
+            for name in ("seed", "shard", "order", "tail", "device", "io", "transforms", "verify"):
                 assert getattr(again, name) == getattr(loader, name)
             for name in ("num_workers", "timeout", "in_order", "pin_memory_device"):
                 assert getattr(again, name) == getattr(loader, name)

@@ -1,0 +1,120 @@
+"""The epochs of a loader, and its place in them, for those who save it or count for themselves."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, TypeVar
+
+from torch.utils.data import DataLoader
+
+from fastload.keyed import is_keyed
+from fastload.native import fingerprint
+from fastload.order import KeyedSampler
+from fastload.run import Kept
+from fastload.state import (
+    Bookmark,
+    bottom,
+    check_torch,
+    keyed_state,
+    own_copy,
+    restore_keyed,
+    set_sampler_epoch,
+    torch_state,
+)
+from fastload.trainers import warn_of_accelerate
+from fastload.transforms import Transforms, is_random
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class StatefulLoader(DataLoader[T_co]):
+    """A DataLoader that knows where it is; a FastLoader's other half.
+
+    Attributes:
+        seed: Of the keyed order.
+        transforms: Of the fields of native data.
+    """
+
+    seed: int | None
+    transforms: Transforms | None
+    _kept: Kept
+    _mark: Bookmark
+    _index_sampler: Any
+    _iterator: Any
+
+    @property
+    def _is_accelerate_prepared(self) -> bool:
+        # Accelerate would share out once more what this loader shares out itself.
+        shares = type(self.sampler) is KeyedSampler and self.sampler.num_replicas > 1
+        warn_of_accelerate(self, self._kept.said, shares)
+        return shares
+
+    @_is_accelerate_prepared.setter
+    def _is_accelerate_prepared(self, value: bool) -> None:
+        """Accelerate marks what it has seen; that changes nothing here."""
+
+    def set_epoch(self, epoch: int) -> None:
+        """Tells the sampler (or else the dataset) which epoch the next iterator takes.
+
+        With `seed` the loader moves on by itself and needs this only to override; right after
+        `load_state_dict` the loaded place wins. A sampler that knows no epochs is left alone.
+        """
+        sampler = self._index_sampler
+        for target in (bottom(sampler), sampler, self.dataset):
+            if hasattr(target, "set_epoch"):
+                target.set_epoch(epoch)
+                return
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the loader is, to be saved with the model: plain numbers and strings.
+
+        It describes the iterator that began last and counts the batches it has handed out, not
+        those that are being prepared. With `seed` it is equal on all ranks, and fits loaders with
+        any number of workers, batch size or world size. Without, it holds what torch's order was
+        drawn from; later epochs are drawn from torch's generator, whose state is the caller's to
+        save.
+
+        Example:
+            >>> loader = FastLoader(ArrayDataset(np.arange(8)), batch_size=2, shuffle=True, seed=0)
+            >>> batches = iter(loader)
+            >>> seen = [next(batches), next(batches)]
+            >>> resumed = FastLoader(ArrayDataset(np.arange(8)), batch_size=2, shuffle=True, seed=0)
+            >>> resumed.load_state_dict(loader.state_dict())
+            >>> torch.equal(torch.cat(list(resumed)), torch.cat(list(batches)))
+            True
+        """
+        if self._mark.loaded is not None:
+            return copy.deepcopy(self._mark.loaded)
+        sampler = self._index_sampler
+        if is_keyed(sampler):
+            return keyed_state(bottom(sampler), self._mark, fingerprint(self.dataset))
+        continues = self._mark.waiting or (self.persistent_workers and self._iterator is not None)
+        return torch_state(
+            sampler,
+            self._mark,
+            fingerprint(self.dataset),
+            base_seed_drawn=continues,
+            generator=self.generator,
+            is_random=self.seed is None and is_random(self.transforms),
+        )
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """The next iterator goes on where the state was taken; an empty state changes nothing.
+
+        A state taken after the last batch, before the loop ended, gives an epoch without batches;
+        one taken after the loop gives the following epoch.
+
+        Raises:
+            TypeError: the state is no dict.
+            ValueError: it is of other data, another seed or another sampler, or no state at all.
+        """
+        state, sampler = own_copy(state_dict), self._index_sampler
+        if not state:
+            return
+        if is_keyed(sampler):
+            restore_keyed(state, bottom(sampler), fingerprint(self.dataset))
+        else:
+            check_torch(state, sampler, fingerprint(self.dataset))
+            if not state["begun"]:
+                set_sampler_epoch(sampler, state)
+        self._mark.loaded = state
