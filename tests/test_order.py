@@ -117,6 +117,38 @@ def test_block_order_is_a_permutation(
     assert set(union) == set(range(rows))
 
 
+def global_batches(
+    world: int, state: tuple[int, int], size: int, **options: Any
+) -> list[list[int]]:
+    """What all ranks have in each step, the ranks one after another."""
+    steps: list[list[int]] = []
+    for rank in range(world):
+        keyed = sampler(409, batch_size=size // world, shard=(rank, world), tail="short", **options)
+        keyed.window_blocks = 3
+        keyed.restore(*state)
+        for step, batch in enumerate(BatchSampler(keyed, size // world, False)):
+            if step == len(steps):
+                steps.append([])
+            steps[step] += batch
+    return steps
+
+
+@pytest.mark.parametrize("size", [24, 48, 72])
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("order", ["full", "block"])
+def test_global_batches_are_the_same_for_any_number_of_ranks(
+    order: str, shuffle: bool, size: int
+) -> None:
+    options: dict[str, Any] = {"order": order, "shuffle": shuffle, "seed": 6, "block_rows": 10}
+    for epoch in (0, 3):
+        whole = global_batches(1, (epoch, 0), size, **options)
+        assert sorted(index for batch in whole for index in batch) == list(range(409))
+        for world in (2, 3, 4, 8):
+            for step in range(len(whole)):  # also when it goes on there, after another number
+                rest = global_batches(world, (epoch, step * size), size, **options)
+                assert rest == whole[step:]
+
+
 def test_block_order_stays_in_windows() -> None:
     keyed = sampler(10_000, seed=0, order="block", block_rows=10)
     keyed.window_blocks = 4
