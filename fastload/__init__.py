@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from fastload.tokens import TokenDataset
     from fastload.train import TrainStep
     from fastload.transforms import AsList, DecodeImage, Jagged, PadTo
+    from fastload.weighted import WeightedSampler
 
 # Where each public name lives; imported when it is first asked for.
 _HOMES = {
@@ -77,6 +78,7 @@ _HOMES = {
     "export": "fastload.pack.export",
     "merge": "fastload.pack.merge",
     "TokenDataset": "fastload.tokens",
+    "WeightedSampler": "fastload.weighted",
     "watch": "fastload.run_log",
     "open": "fastload.dataset",
     "train_with_amp": "fastload.loops",
@@ -102,6 +104,7 @@ __all__ = [
     "ToChannelsFirst",
     "TokenDataset",
     "TrainStep",
+    "WeightedSampler",
     "__version__",
     "add_column",
     "append",

@@ -7,7 +7,7 @@ import numpy
 import numpy.typing
 import typing
 import typing_extensions
-__all__: list[str] = ['ArrayOrder', 'CudaDevice', 'Engine', 'EpochPlan', 'LoadStats', 'Permutation', 'PixelPlan', 'PushedOrder', 'SlotPool', 'Table', 'TableBuilder', 'Transfer', 'copy_kernels', 'crc32c', 'crc32c_combine', 'measure_gather', 'set_copy_kernel', 'start_writeback']
+__all__: list[str] = ['ArrayOrder', 'CudaDevice', 'Engine', 'EpochPlan', 'LoadStats', 'Permutation', 'PixelPlan', 'PushedOrder', 'SlotPool', 'Table', 'TableBuilder', 'Transfer', 'WeightTable', 'copy_kernels', 'crc32c', 'crc32c_combine', 'measure_gather', 'set_copy_kernel', 'start_writeback']
 class Permutation:
     """
     A keyed bijection of [0, n) in O(1) memory.
@@ -20,11 +20,30 @@ class Permutation:
         ...
     def indices(self, first: typing.SupportsInt | typing.SupportsIndex, count: typing.SupportsInt | typing.SupportsIndex) -> numpy.typing.NDArray[numpy.int64]:
         ...
+class WeightTable:
+    """
+    Weights to draw from, added up.
+    """
+    def __getstate__(self) -> bytes:
+        ...
+    @typing.overload
+    def __init__(self, weights: numpy.typing.NDArray[numpy.float64]) -> None:
+        ...
+    @typing.overload
+    def __init__(self, weights: numpy.typing.NDArray[numpy.float32]) -> None:
+        ...
+    def __len__(self) -> int:
+        ...
+    def __setstate__(self, arg0: bytes) -> None:
+        ...
+    @property
+    def fingerprint(self) -> int:
+        ...
 class EpochPlan:
     """
     Which samples each batch of an epoch holds.
     """
-    def __init__(self, *, rows: typing.SupportsInt | typing.SupportsIndex, batch: typing.SupportsInt | typing.SupportsIndex, rank: typing.SupportsInt | typing.SupportsIndex = 0, world: typing.SupportsInt | typing.SupportsIndex = 1, seed: typing.SupportsInt | typing.SupportsIndex = 0, epoch: typing.SupportsInt | typing.SupportsIndex = 0, first_position: typing.SupportsInt | typing.SupportsIndex = 0, tail: str = 'short', order: str = 'full', block_rows: typing.SupportsInt | typing.SupportsIndex = 0, window_blocks: typing.SupportsInt | typing.SupportsIndex = 0) -> None:
+    def __init__(self, *, rows: typing.SupportsInt | typing.SupportsIndex, batch: typing.SupportsInt | typing.SupportsIndex, rank: typing.SupportsInt | typing.SupportsIndex = 0, world: typing.SupportsInt | typing.SupportsIndex = 1, seed: typing.SupportsInt | typing.SupportsIndex = 0, epoch: typing.SupportsInt | typing.SupportsIndex = 0, first_position: typing.SupportsInt | typing.SupportsIndex = 0, tail: str = 'short', order: str = 'full', block_rows: typing.SupportsInt | typing.SupportsIndex = 0, window_blocks: typing.SupportsInt | typing.SupportsIndex = 0, weights: WeightTable | None = None) -> None:
         ...
     def batch_size(self, batch: typing.SupportsInt | typing.SupportsIndex) -> int:
         ...

@@ -18,6 +18,7 @@ from fastload.order import ORDERS, KeyedSampler, block_rows, resolved_tail
 from fastload.state import bottom
 from fastload.structure import MISSING, REAL, with_added
 from fastload.tokens import TokenDataset
+from fastload.weighted import WeightedSampler, is_own
 
 IO_KINDS = (None, "auto", "mmap", "pread")
 
@@ -166,7 +167,9 @@ def with_keyed_sampler(
     sampler, batch_sampler = arguments["sampler"], arguments["batch_sampler"]
     if tail == "drop" and batch_sampler is None:
         drop_last = arguments["drop_last"] = True
-    if type(sampler) is KeyedSampler:  # our own, handed back
+    if isinstance(sampler, WeightedSampler) and not isinstance(dataset, IterableDataset):
+        sampler.check_rows(len(dataset))
+    if is_own(sampler):
         return arguments | {"sampler": sampler.rebatched(size, drop_last, tail)}
     explicit = sampler is not None or batch_sampler is not None
     if seed is None or explicit or isinstance(dataset, IterableDataset):
@@ -201,7 +204,7 @@ def check_masked(loader: Any, extents: Extents | None) -> None:
     if not loader._auto_collation:
         raise ValueError("tail='mask' needs batch_size: it adds a member to each batch")
     sampler = bottom(loader._index_sampler)
-    if isinstance(sampler, DistributedSampler) and type(sampler) is not KeyedSampler:
+    if isinstance(sampler, DistributedSampler) and not is_own(sampler):
         kind = type(sampler).__name__
         raise ValueError(f"tail='mask': {kind} does not say which of its samples are real")
     if extents is not None:

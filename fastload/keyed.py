@@ -11,6 +11,7 @@ from torch.utils.data import BatchSampler
 from fastload import _core
 from fastload.order import KeyedSampler
 from fastload.state import bottom
+from fastload.weighted import is_own
 
 Mask = npt.NDArray[np.bool_]
 
@@ -18,7 +19,7 @@ Mask = npt.NDArray[np.bool_]
 def is_keyed(index_sampler: Any) -> bool:
     """Whether these batches are those of a KeyedSampler, or the sampler is one."""
     sampler = bottom(index_sampler)
-    if type(sampler) is not KeyedSampler:
+    if not is_own(sampler):
         return False
     return index_sampler is sampler or (
         type(index_sampler) is BatchSampler
@@ -61,7 +62,7 @@ class Masks:
         Raises:
             RuntimeError: a batch sampler around a KeyedSampler makes other batches than this.
         """
-        if type(self._sampler) is not KeyedSampler:
+        if not is_own(self._sampler):
             return np.ones(len(indices), np.bool_)
         if self._plan is None:
             assert self._sampler.begun is not None

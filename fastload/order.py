@@ -93,6 +93,8 @@ class KeyedSampler(DistributedSampler[int]):
         (3, [0, 1, 2, 3, 4, 5])
     """
 
+    _weights: _core.WeightTable | None = None
+
     def __init__(
         self,
         dataset: Sized,
@@ -110,9 +112,9 @@ class KeyedSampler(DistributedSampler[int]):
         if order not in ORDERS:
             raise ValueError(f"order must be 'full' or 'block', not {order!r}")
         self.dataset = dataset  # type: ignore[assignment]
-        self.batch_size = _checked_int("batch_size", batch_size, least=1)
+        self.batch_size = checked_int("batch_size", batch_size, least=1)
         self.shuffle = shuffle
-        self.seed = _checked_int("seed", seed)
+        self.seed = checked_int("seed", seed)
         self.tail = resolved_tail(tail, drop_last)
         self.drop_last = self.tail == "drop"
         self.shard = shard
@@ -148,7 +150,7 @@ class KeyedSampler(DistributedSampler[int]):
     def total_size(self) -> int:  # type: ignore[override]
         """Samples of all ranks in an epoch."""
         if self.tail == "short":
-            return self._positions
+            return self.positions
         place = ranks.find_place(self.shard)
         return self._samples(place) * place.world
 
@@ -163,7 +165,7 @@ class KeyedSampler(DistributedSampler[int]):
         place = ranks.find_place(self.shard)
         begun = None if self._restored else self._begun
         first = self._first if begun is None else begun.first
-        rest = max(0, self._positions - first) % (self.batch_size * place.world)
+        rest = max(0, self.positions - first) % (self.batch_size * place.world)
         share = -(-rest // place.world) if self.tail in ("pad", "mask") else 0
         return share - min(share, max(0, rest - place.rank * share))
 
@@ -178,12 +180,12 @@ class KeyedSampler(DistributedSampler[int]):
         return self._begun
 
     @property
-    def _positions(self) -> int:
-        """Samples of an epoch before it is shared out."""
+    def positions(self) -> int:
+        """Samples of an epoch, of all ranks, before anything is dropped or added."""
         return len(self.dataset)  # type: ignore[arg-type]
 
     def _samples(self, place: ranks.Place) -> int:
-        steps, rest = divmod(self._positions, self.batch_size * place.world)
+        steps, rest = divmod(self.positions, self.batch_size * place.world)
         if self.tail == "short":
             share = rest // place.world + (place.rank < rest % place.world)
         else:
@@ -206,7 +208,7 @@ class KeyedSampler(DistributedSampler[int]):
         Raises:
             ValueError: `epoch` is not in [0, 2**64).
         """
-        epoch = _checked_int("epoch", epoch)
+        epoch = checked_int("epoch", epoch)
         if self._restored and not (epoch == self.epoch + 1 and self._is_at_end()):
             self._epochs_before = max(0, self.epoch - epoch)
             if epoch != self.epoch:
@@ -220,7 +222,7 @@ class KeyedSampler(DistributedSampler[int]):
         self._epoch_is_new, self._restored = True, False
 
     def _is_at_end(self) -> bool:
-        left = self._positions - self._first
+        left = self.positions - self._first
         return left < (self.batch_size * self.num_replicas if self.drop_last else 1)
 
     def restore(self, epoch: int, position: int) -> None:
@@ -243,7 +245,7 @@ class KeyedSampler(DistributedSampler[int]):
 
     def _foreseen(self, world: int) -> KeyedEpoch:
         per_batch = self.batch_size * world
-        return KeyedEpoch(self.next_epoch, self._first, per_batch, self._positions)
+        return KeyedEpoch(self.next_epoch, self._first, per_batch, self.positions)
 
     def own_plan(self, epoch: KeyedEpoch) -> _core.EpochPlan:
         """Which samples this rank has in an epoch of this sampler."""
@@ -264,6 +266,7 @@ class KeyedSampler(DistributedSampler[int]):
             order=self.order if self.shuffle else "sequential",
             block_rows=self.block_rows,
             window_blocks=self.window_blocks,
+            weights=self._weights,
         )
 
     def _place_now(self) -> ranks.Place:
@@ -294,6 +297,14 @@ class KeyedSampler(DistributedSampler[int]):
         for k in range(plan.batch_count):
             yield from plan.indices(k).tolist()
 
+    def details(self) -> dict[str, Any]:
+        """What a state says of the order beside its name, seed and place."""
+        if self._weights is not None:
+            return {"weights": f"{self._weights.fingerprint:016x}"}
+        if self.order == "block" and self.shuffle:
+            return {"block_rows": self.block_rows, "window_blocks": self.window_blocks}
+        return {}
+
     def rebatched(self, batch_size: int, drop_last: bool, tail: str | None = None) -> KeyedSampler:
         """This sampler if it is for such batches, else a copy that is.
 
@@ -310,7 +321,13 @@ class KeyedSampler(DistributedSampler[int]):
         return clone
 
 
-def _checked_int(name: str, value: Any, least: int = 0) -> int:
+def checked_int(name: str, value: Any, least: int = 0) -> int:
+    """An argument as an int.
+
+    Raises:
+        TypeError: it is no integer.
+        ValueError: it is not in [least, 2**64).
+    """
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise TypeError(f"{name} must be an integer, not {value!r}")
     number = operator.index(value)

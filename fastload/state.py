@@ -28,7 +28,7 @@ _TORCH_OPTIONAL = (
     "world",
     "base_seed_drawn",
 )
-_OPTIONAL = {*_TORCH_OPTIONAL, "base_seed", "block_rows", "window_blocks"}
+_OPTIONAL = {*_TORCH_OPTIONAL, "base_seed", "block_rows", "window_blocks", "weights"}
 _COUNTS = ("epoch", "samples", "batches", "block_rows", "window_blocks")
 _LARGEST_COUNT = 2**62
 
@@ -176,9 +176,7 @@ def keyed_state(sampler: KeyedSampler, mark: Bookmark, fingerprint: str) -> dict
         "epoch": progress.epoch if running and progress else sampler.next_epoch,
         "samples": progress.position if running and progress else 0,
     }
-    if state["order"] == "block":
-        state |= {"block_rows": sampler.block_rows, "window_blocks": sampler.window_blocks}
-    return state
+    return state | sampler.details()
 
 
 def restore_keyed(state: dict[str, Any], sampler: KeyedSampler, fingerprint: str) -> None:
@@ -193,9 +191,11 @@ def restore_keyed(state: dict[str, Any], sampler: KeyedSampler, fingerprint: str
     order = sampler.order if sampler.shuffle else "sequential"
     _same("seed", state["seed"], sampler.seed)
     _same("order", state["order"], order)
-    rows = len(sampler.dataset)  # type: ignore[arg-type]
-    if state["samples"] > rows or (order == "block" and "block_rows" not in state):
+    details = sampler.details()
+    if state["samples"] > sampler.positions or not details.keys() <= state.keys():
         raise ValueError(f"the state is damaged: {state!r}")
+    if "weights" in details:
+        _same("fingerprint of the weights", state["weights"], details["weights"])
     if order == "block":
         sampler.block_rows, sampler.window_blocks = state["block_rows"], state["window_blocks"]
     sampler.restore(state["epoch"], state["samples"])

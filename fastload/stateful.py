@@ -9,7 +9,6 @@ from torch.utils.data import DataLoader
 
 from fastload.keyed import is_keyed
 from fastload.native import fingerprint
-from fastload.order import KeyedSampler
 from fastload.run import Kept
 from fastload.state import (
     Bookmark,
@@ -23,6 +22,7 @@ from fastload.state import (
 )
 from fastload.trainers import warn_of_accelerate
 from fastload.transforms import Transforms, is_random
+from fastload.weighted import is_own
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -45,7 +45,7 @@ class StatefulLoader(DataLoader[T_co]):
     @property
     def _is_accelerate_prepared(self) -> bool:
         # Accelerate would share out once more what this loader shares out itself.
-        shares = type(self.sampler) is KeyedSampler and self.sampler.num_replicas > 1
+        shares = is_own(self.sampler) and self.sampler.num_replicas > 1
         warn_of_accelerate(self, self._kept.said, shares)
         return shares
 

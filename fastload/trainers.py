@@ -9,8 +9,8 @@ from typing import Any
 from torch.utils.data import DistributedSampler
 
 from fastload import ranks
-from fastload.order import KeyedSampler
 from fastload.state import bottom
+from fastload.weighted import is_own
 
 
 def warn_of_replacement(loader: Any) -> None:
@@ -69,6 +69,4 @@ def _ray_would_replace(loader: Any) -> bool:
 
 def _is_ignites_copy(loader: Any) -> bool:
     made_by = type(loader.batch_sampler).__module__
-    return made_by == "ignite.engine.deterministic" and (
-        type(bottom(loader.batch_sampler)) is KeyedSampler
-    )
+    return made_by == "ignite.engine.deterministic" and is_own(bottom(loader.batch_sampler))

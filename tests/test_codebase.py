@@ -34,7 +34,8 @@ CPP_LAYERS = {
 # What each part of the package may import from it, at any depth of the code. Reading order.
 GROUND = {"_core", "errors", "structure"}
 DATA = GROUND | {"formats", "pixels", "transforms", "dataset", "array_dataset", "tokens", "native"}
-ORDER = {"_core", "errors", "ranks", "order", "torch_order", "state", "keyed", "streams"}
+ORDER = {"_core", "errors", "ranks", "order", "torch_order", "weighted", "state", "keyed"}
+ORDER |= {"streams"}
 DEVICE = {"_core", "errors", "formats", "parts", "copies", "cuda", "device"}
 RUN = DATA | ORDER | DEVICE
 RUN |= {"handover", "load_stats", "tables", "decode", "kernels", "batches", "arguments", "run"}
@@ -53,7 +54,8 @@ PYTHON_LAYERS = {
     "order": {"_core", "errors", "ranks"},
     "torch_order": {"errors"},
     "state": {"errors", "ranks", "order", "torch_order"},
-    "keyed": {"_core", "order", "state"},
+    "weighted": {"_core", "order"},
+    "keyed": {"_core", "order", "state", "weighted"},
     "streams": ORDER | {"formats"},
     "parts": {"_core", "formats"},
     "copies": {"parts"},

@@ -1,12 +1,16 @@
 #include <pybind11/stl.h>
 
+#include <cstring>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/hash.h"
 #include "bindings/bindings.h"
 #include "order/epoch_plan.h"
 #include "order/permutation.h"
+#include "order/weighted.h"
 
 namespace fastload::bindings {
 namespace {
@@ -36,7 +40,8 @@ Kind named(const char* what, const std::string& name,
 EpochPlan make_plan(std::int64_t rows, std::int64_t batch, std::int64_t rank, std::int64_t world,
                     std::uint64_t seed, std::uint64_t epoch, std::int64_t first_position,
                     const std::string& tail, const std::string& order, std::int64_t block_rows,
-                    std::int64_t window_blocks) {
+                    std::int64_t window_blocks,
+                    const std::optional<std::shared_ptr<WeightTable>>& weights) {
   EpochSpec spec;
   spec.rows = rows;
   spec.batch = batch;
@@ -50,9 +55,11 @@ EpochPlan make_plan(std::int64_t rows, std::int64_t batch, std::int64_t rank, st
   spec.order = named<OrderKind>("order", order,
                                 {{"sequential", OrderKind::kSequential},
                                  {"full", OrderKind::kFull},
-                                 {"block", OrderKind::kBlock}});
+                                 {"block", OrderKind::kBlock},
+                                 {"weighted", OrderKind::kWeighted}});
   spec.block_rows = block_rows;
   spec.window_blocks = window_blocks;
+  spec.weights = weights.value_or(nullptr);
   return EpochPlan(spec);
 }
 
@@ -71,6 +78,27 @@ py::array_t<std::int64_t> plan_indices(const EpochPlan& plan, std::int64_t batch
   std::vector<std::int64_t> indices;
   plan.indices(batch, indices);
   return py::array_t<std::int64_t>(static_cast<py::ssize_t>(indices.size()), indices.data());
+}
+
+template <class Float>
+std::shared_ptr<WeightTable> weights_of(const py::array_t<Float, py::array::c_style>& weights) {
+  if (weights.ndim() != 1) throw py::value_error("weights must have one dimension");
+  const std::span<const Float> span(weights.data(), static_cast<std::size_t>(weights.size()));
+  const py::gil_scoped_release unlocked;
+  return std::make_shared<WeightTable>(span);
+}
+
+// The sums as bytes, and back.
+py::bytes packed_weights(const WeightTable& table) {
+  const auto bytes = std::as_bytes(table.sums());
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+std::shared_ptr<WeightTable> unpacked_weights(const py::bytes& packed) {
+  const std::string_view bytes = packed;
+  std::vector<std::uint64_t> sums(bytes.size() / sizeof(std::uint64_t));
+  std::memcpy(sums.data(), bytes.data(), sums.size() * sizeof(std::uint64_t));
+  return std::make_shared<WeightTable>(WeightTable::of_sums(std::move(sums)));
 }
 
 py::array_t<std::int64_t> permuted(const Permutation& permutation, std::int64_t first,
@@ -114,10 +142,18 @@ void register_order(py::module_& module) {
           "position"_a)
       .def("indices", &permuted, "first"_a, "count"_a);
 
+  py::class_<WeightTable, std::shared_ptr<WeightTable>>(module, "WeightTable",
+                                                        "Weights to draw from, added up.")
+      .def(py::init(&weights_of<double>), "weights"_a.noconvert())
+      .def(py::init(&weights_of<float>), "weights"_a.noconvert())
+      .def("__len__", &WeightTable::size)
+      .def_property_readonly("fingerprint", &WeightTable::fingerprint)
+      .def(py::pickle(&packed_weights, &unpacked_weights));
+
   py::class_<EpochPlan>(module, "EpochPlan", "Which samples each batch of an epoch holds.")
       .def(py::init(&make_plan), py::kw_only(), "rows"_a, "batch"_a, "rank"_a = 0, "world"_a = 1,
            "seed"_a = 0, "epoch"_a = 0, "first_position"_a = 0, "tail"_a = "short",
-           "order"_a = "full", "block_rows"_a = 0, "window_blocks"_a = 0)
+           "order"_a = "full", "block_rows"_a = 0, "window_blocks"_a = 0, "weights"_a = py::none())
       .def_property_readonly("batch_count", &EpochPlan::batch_count)
       .def("batch_size", &plan_count<&EpochPlan::batch_size>, "batch"_a)
       .def("real_count", &plan_count<&EpochPlan::real_count>, "batch"_a)

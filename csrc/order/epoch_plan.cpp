@@ -35,7 +35,10 @@ EpochPlan::EpochPlan(const EpochSpec& spec) : spec_(spec) {
   batch_count_ = rest / global_batch;
   const std::int64_t left = rest % global_batch;
   if (s.tail == Tail::kPad ? left > 0 : s.tail == Tail::kShort && s.rank < left) ++batch_count_;
-  if (s.rows == 0 || s.order == OrderKind::kSequential) return;
+  if (s.order == OrderKind::kWeighted && !s.weights) {
+    throw std::invalid_argument("epoch plan: a weighted order needs weights");
+  }
+  if (s.rows == 0 || s.order == OrderKind::kSequential || s.order == OrderKind::kWeighted) return;
   if (s.order == OrderKind::kFull) {
     permutation_.emplace(s.rows, hash_key(s.seed, s.epoch, 0));
     return;
@@ -86,6 +89,12 @@ void EpochPlan::index_run(std::int64_t first, std::span<std::int64_t> out) const
     for (std::size_t i = 0; i < out.size(); ++i) out[i] = first + static_cast<std::int64_t>(i);
   } else if (spec_.order == OrderKind::kFull) {
     permutation_->indices_from(first, out);
+  } else if (spec_.order == OrderKind::kWeighted) {
+    const std::uint64_t key = hash_key(spec_.seed, spec_.epoch, 0);
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      const std::uint64_t position = static_cast<std::uint64_t>(first) + i;
+      out[i] = spec_.weights->index_at(mix(key + kGolden * (position + 1)));
+    }
   } else {
     index_run_in_blocks(first, out);
   }

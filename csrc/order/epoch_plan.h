@@ -2,11 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
 
 #include "order/permutation.h"
+#include "order/weighted.h"
 
 namespace fastload {
 
@@ -20,6 +22,7 @@ enum class Tail {
 enum class OrderKind {
   kSequential,  // index = position
   kFull,        // one permutation of everything
+  kWeighted,    // drawn by weight, each position for itself
   kBlock,  // permuted blocks, then a permutation inside windows of a few blocks: reads stay local
 };
 
@@ -33,8 +36,9 @@ struct EpochSpec {
   std::int64_t first_position = 0;  // where batch 0 starts: anywhere in [0, rows]
   Tail tail = Tail::kShort;
   OrderKind order = OrderKind::kFull;
-  std::int64_t block_rows = 0;     // `block` only
-  std::int64_t window_blocks = 0;  // `block` only
+  std::int64_t block_rows = 0;                 // `block` only
+  std::int64_t window_blocks = 0;              // `block` only
+  std::shared_ptr<const WeightTable> weights;  // `weighted` only: what each position draws from
 };
 
 // Global batch k covers positions [first + k G, first + (k + 1) G), G = batch * world, and rank r

@@ -1,0 +1,43 @@
+// Draws with replacement by weight: a number gives an index.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace fastload {
+
+// Weights as integers, added up: index i has those numbers below total() that lie in
+// [sum of the weights before i, sum with i). All weights are scaled by one power of two, so that
+// their sum lies in [2^61, 2^62], and rounded once to an integer; sums of integers are exact. So
+// the probability of each index is right to 2^-62, however many there are, and neither small nor
+// large weights (from 5e-324 to 1.7e308) are lost but for what is too unlikely to be seen. The
+// values are part of every checkpoint: they never change. A value; const methods may be called
+// from any thread.
+class WeightTable {
+ public:
+  // 8 bytes for each weight are kept. Throws std::invalid_argument that names the first weight that
+  // is negative or not finite, or if there is none above 0.
+  explicit WeightTable(std::span<const double> weights);
+  explicit WeightTable(std::span<const float> weights);
+  // The sums of another one. Throws std::invalid_argument if they are none.
+  static WeightTable of_sums(std::vector<std::uint64_t> sums);
+
+  std::int64_t size() const { return static_cast<std::int64_t>(sums_.size()); }
+  // For 64 random bits, in O(log size()): an index whose weight is not 0.
+  std::int64_t index_at(std::uint64_t bits) const;
+  // Another one for weights that draw otherwise; the same for those that differ by a power of two.
+  std::uint64_t fingerprint() const { return fingerprint_; }
+  std::span<const std::uint64_t> sums() const { return sums_; }
+
+ private:
+  WeightTable() = default;
+  template <class Float>
+  void add_up(std::span<const Float> weights);
+  void finish();
+
+  std::vector<std::uint64_t> sums_;  // sums_[i]: of weights 0 to i
+  std::uint64_t fingerprint_ = 0;
+};
+
+}  // namespace fastload
