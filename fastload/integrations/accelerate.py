@@ -10,6 +10,7 @@ from accelerate.data_loader import DataLoaderShard
 
 from fastload.loader import FastLoader
 from fastload.order import KeyedSampler
+from fastload.weighted import is_own
 
 _ARGUMENTS = frozenset(inspect.signature(FastLoader.__init__).parameters) - {"self", "shuffle"}
 
@@ -53,10 +54,24 @@ class KeyedShard(Shard):
     iteration: int  # Accelerate's count of epochs
 
     @property
+    def keyed_sampler(self) -> KeyedSampler:
+        """The loader's."""
+        sampler = self.base_dataloader.sampler
+        assert isinstance(sampler, KeyedSampler)
+        return sampler
+
+    @property
     def total_batch_size(self) -> int:
         """Samples of all ranks in a step."""
-        sampler: Any = self.base_dataloader.sampler
-        return int(sampler.batch_size * sampler.num_replicas)
+        return self.keyed_sampler.batch_size * self.keyed_sampler.num_replicas
+
+    def begin(self) -> None:
+        """Tells `gather_for_metrics` how many samples of the last step are real."""
+        super().begin()
+        if not self.keyed_sampler.drop_last:
+            # An epoch that goes on somewhere, or draws by weight, has not as many as the dataset.
+            coming = self.keyed_sampler.foreseen()
+            self.remainder = (coming.rows - coming.first) % self.total_batch_size
 
     def set_epoch(self, epoch: int) -> None:
         """For a caller that wants another epoch than the one whose turn it is."""
@@ -81,6 +96,7 @@ def prepare(accelerator: accelerate.Accelerator, loader: FastLoader[Any]) -> Dat
 
     Raises:
         TypeError: `loader` is no FastLoader.
+        ValueError: it has `tail="short"`, and there are several ranks.
 
     Example:
         >>> accelerator = accelerate.Accelerator(cpu=True)
@@ -95,7 +111,8 @@ def prepare(accelerator: accelerate.Accelerator, loader: FastLoader[Any]) -> Dat
         )
     if accelerator.device_placement and loader.device is None:
         loader.device = accelerator.device
-    if type(loader.sampler) is KeyedSampler:
+    if is_own(loader.sampler):
+        _check_tail(loader.sampler)
         shard = DataLoaderShard(
             loader.dataset,
             device=accelerator.device if accelerator.device_placement else None,
@@ -127,10 +144,18 @@ def skip_first_batches(loader: DataLoaderShard, num_batches: int = 0) -> DataLoa
     if not isinstance(loader, KeyedShard):
         skipped = accelerate.skip_first_batches(loader, num_batches)
         return _with_engine(skipped, loader.base_dataloader) if type(loader) is Shard else skipped
-    state = loader.base_dataloader.state_dict()
+    state, sampler = loader.base_dataloader.state_dict(), loader.keyed_sampler
     samples = state["samples"] + num_batches * loader.total_batch_size
-    loader.load_state_dict(state | {"samples": min(samples, len(loader.dataset))})
+    loader.load_state_dict(state | {"samples": min(samples, sampler.positions)})
     return loader
+
+
+def _check_tail(sampler: Any) -> None:
+    if sampler.tail == "short" and sampler.num_replicas > 1:
+        raise ValueError(
+            "tail='short': ranks may have unequally many batches, and those of Accelerate step and "
+            "gather together: take tail='mask', or 'pad'"
+        )
 
 
 def _with_engine(shard: DataLoaderShard, loader: FastLoader[Any]) -> Shard:

@@ -25,7 +25,7 @@ from small_training import (
 )
 from torch.utils.data import DataLoader
 
-from fastload import FastLoader, KeyedSampler
+from fastload import FastLoader, KeyedSampler, WeightedSampler
 from fastload.integrations import accelerate as integration
 
 EPOCHS, WORLD, STEPS = 3, 2, ROWS // BATCH
@@ -176,6 +176,21 @@ def test_the_state_is_not_kept_unless_asked_for(tmp_path: Path) -> None:
     assert len(rest.train(1).losses) == STEPS  # skip_first_batches is to be used then
 
 
+TAILS: dict[str, Callable[[], Any]] = {
+    "mask": lambda: FastLoader(dataset(TAIL_ROWS), BATCH, shuffle=True, seed=3, tail="mask"),
+    "weighted": lambda: FastLoader(
+        dataset(TAIL_ROWS), BATCH, sampler=WeightedSampler(torch.ones(TAIL_ROWS), 13, seed=3)
+    ),
+}
+
+
+def gathered_of(loader: Any, **config: Any) -> list[int]:
+    """Numbers of the samples that count in a metric."""
+    run = Run(loader, **config)
+    steps = [run.accelerator.gather_for_metrics(batch[2]).tolist() for batch in run.loader]
+    return [number for step in steps for number in step]
+
+
 def in_rank(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     configs: dict[str, dict[str, Any]] = {
@@ -193,6 +208,16 @@ def in_rank(folder: Path) -> dict[str, Any]:
     run = Run(keyed(TAIL_ROWS), 2, **config)
     gathered = [run.accelerator.gather_for_metrics(batch[2]).tolist() for batch in run.loader]
     found["gathered"] = gathered
+    found["tails"] = {name: gathered_of(make(), **config) for name, make in TAILS.items()}
+    masked = Run(TAILS["mask"](), **config)
+    masked.loader.load_state_dict(masked.loader.state_dict() | {"samples": 3})
+    found["tails"]["resumed"] = [
+        (number, real)
+        for batch in masked.loader
+        for number, real in zip(*masked.accelerator.gather_for_metrics((batch[2], batch[3])))
+    ]
+    with pytest.raises(ValueError, match="tail='short'"):
+        Run(FastLoader(dataset(TAIL_ROWS), BATCH, seed=3, tail="short"))
     run = Run(keyed(TAIL_ROWS), 2, **config).train(EPOCHS)
     found["steps"], whole = run.steps, run.losses
     Run(keyed(TAIL_ROWS), 2, **config).train(EPOCHS, stop_after=8, path=folder)
@@ -210,6 +235,11 @@ def test_two_ranks(tmp_path: Path) -> None:
         # Each sample once, though the last step is filled up with samples of the first.
         gathered = [number for step in rank["gathered"] for number in step]
         assert sorted(gathered) == list(range(TAIL_ROWS))
+        assert sorted(rank["tails"]["mask"]) == list(range(TAIL_ROWS))
+        resumed = rank["tails"]["resumed"]
+        assert sorted(int(number) for number, _ in resumed) == sorted(rank["tails"]["mask"][3:])
+        assert all(real for _, real in resumed)
+        assert rank["tails"]["weighted"] == list(WeightedSampler(torch.ones(TAIL_ROWS), 13, seed=3))
         per_epoch = len(rank["steps"]) // EPOCHS
         assert (
             rank["steps"] == [n % 2 == 1 or n == per_epoch - 1 for n in range(per_epoch)] * EPOCHS

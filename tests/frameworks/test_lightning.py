@@ -184,6 +184,11 @@ def test_predict_and_overfit_rebuild_the_loader_and_stay_native() -> None:
         found = trainer().predict(Module(), keyed())
     assert torch.cat(found).sort().values.tolist() == list(range(ROWS))
     assert len(native) == STEPS
+    masked = FastLoader(dataset(5), BATCH, seed=3, shard=(1, 2), tail="mask")
+    with native_batches() as native:
+        found = trainer().predict(Module(), masked)
+    assert [batch.tolist() for batch in found] == [[3, 4, 0]]
+    assert [batch[3].tolist() for batch in native] == [[True, True, False]]
     module = fit(keyed(), overfit_batches=2)
     assert numbers_of(module.batches) == [[0, 1, 2, 3], [4, 5, 6, 7]] * EPOCHS
 
