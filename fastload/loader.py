@@ -54,7 +54,7 @@ class FastLoader(StatefulLoader[T_co]):
         dataset: A path for `fastload.open`, or anything DataLoader takes.
         batch_size: Samples in a batch.
         shuffle: Draw a new permutation for each epoch.
-        sampler: As in DataLoader.
+        sampler: As in DataLoader; a `WeightedSampler` is shared out and resumes as `seed` does.
         batch_sampler: As in DataLoader.
         num_workers: None: threads by the number of CPUs and of ranks on this host, at most 4, for
             native data, and 0 else; random numbers are then drawn when DataLoader draws them

@@ -16,8 +16,12 @@ class WeightedSampler(KeyedSampler):
 
     What position p of an epoch draws is a function of (seed, epoch, p), found in O(log n): there is
     no list of an epoch's indices and no limit on the number of weights. So the ranks share the
-    positions out, a state is a position, and all else is as with `KeyedSampler`; as the sampler of
-    a FastLoader it stands in for `seed=`. The weights are kept as their sums, in 8 bytes each.
+    positions out, a state is a position, and all else is as with `KeyedSampler`. The weights are
+    kept as their sums, in 8 bytes each.
+
+    As the sampler of a FastLoader it stands in for `seed=`. The loader takes a copy that is for its
+    batches, so that `set_epoch` is to be called on the loader. Random transforms follow from seed,
+    epoch and sample: one that is drawn twice in an epoch is transformed alike.
 
     Args:
         weights: (n,), numbers of any scale: an array, a tensor, a memmap or a list. Sample i of the
