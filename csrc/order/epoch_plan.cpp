@@ -90,11 +90,8 @@ void EpochPlan::index_run(std::int64_t first, std::span<std::int64_t> out) const
   } else if (spec_.order == OrderKind::kFull) {
     permutation_->indices_from(first, out);
   } else if (spec_.order == OrderKind::kWeighted) {
-    const std::uint64_t key = hash_key(spec_.seed, spec_.epoch, 0);
-    for (std::size_t i = 0; i < out.size(); ++i) {
-      const std::uint64_t position = static_cast<std::uint64_t>(first) + i;
-      out[i] = spec_.weights->index_at(mix(key + kGolden * (position + 1)));
-    }
+    spec_.weights->indices_from(hash_key(spec_.seed, spec_.epoch, 0),
+                                static_cast<std::uint64_t>(first), out);
   } else {
     index_run_in_blocks(first, out);
   }

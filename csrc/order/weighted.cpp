@@ -1,6 +1,7 @@
 #include "order/weighted.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <stdexcept>
 #include <string>
@@ -70,10 +71,46 @@ void WeightTable::finish() {
   fingerprint_ = hash;
 }
 
+// Several at a time, without branches: the reads of one wait for memory while others do.
+template <std::size_t kLanes>
+void WeightTable::search(const std::uint64_t* bits, std::int64_t* out) const {
+  const std::uint64_t* const sums = sums_.data();
+  std::array<std::uint64_t, kLanes> number{};
+  std::array<std::size_t, kLanes> first{};  // the index lies in [first, first + count)
+  for (std::size_t lane = 0; lane < kLanes; ++lane) {
+    number[lane] = static_cast<std::uint64_t>((static_cast<unsigned __int128>(bits[lane]) *
+                                               static_cast<unsigned __int128>(sums_.back())) >>
+                                              64);
+  }
+  for (std::size_t count = sums_.size(); count > 1;) {
+    const std::size_t half = count / 2;
+    for (std::size_t lane = 0; lane < kLanes; ++lane) {
+      first[lane] += sums[first[lane] + half - 1] <= number[lane] ? half : 0;
+    }
+    count -= half;
+  }
+  for (std::size_t lane = 0; lane < kLanes; ++lane) {
+    out[lane] = static_cast<std::int64_t>(first[lane]);
+  }
+}
+
 std::int64_t WeightTable::index_at(std::uint64_t bits) const {
-  const auto number = static_cast<std::uint64_t>(
-      (static_cast<unsigned __int128>(bits) * static_cast<unsigned __int128>(sums_.back())) >> 64);
-  return std::upper_bound(sums_.begin(), sums_.end(), number) - sums_.begin();
+  std::int64_t index = 0;
+  search<1>(&bits, &index);
+  return index;
+}
+
+void WeightTable::indices_from(std::uint64_t key, std::uint64_t first,
+                               std::span<std::int64_t> out) const {
+  constexpr std::size_t kLanes = 16;
+  const auto bits_at = [&](std::size_t i) { return mix(key + kGolden * (first + i + 1)); };
+  std::array<std::uint64_t, kLanes> bits{};
+  std::size_t done = 0;
+  for (; done + kLanes <= out.size(); done += kLanes) {
+    for (std::size_t lane = 0; lane < kLanes; ++lane) bits[lane] = bits_at(done + lane);
+    search<kLanes>(bits.data(), &out[done]);
+  }
+  for (; done < out.size(); ++done) out[done] = index_at(bits_at(done));
 }
 
 }  // namespace fastload

@@ -1,6 +1,7 @@
 // Draws with replacement by weight: a number gives an index.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -26,6 +27,8 @@ class WeightTable {
   std::int64_t size() const { return static_cast<std::int64_t>(sums_.size()); }
   // For 64 random bits, in O(log size()): an index whose weight is not 0.
   std::int64_t index_at(std::uint64_t bits) const;
+  // out[i] = index_at(mix(key + kGolden * (first + i + 1))), see base/hash.h.
+  void indices_from(std::uint64_t key, std::uint64_t first, std::span<std::int64_t> out) const;
   // Another one for weights that draw otherwise; the same for those that differ by a power of two.
   std::uint64_t fingerprint() const { return fingerprint_; }
   std::span<const std::uint64_t> sums() const { return sums_; }
@@ -35,6 +38,8 @@ class WeightTable {
   template <class Float>
   void add_up(std::span<const Float> weights);
   void finish();
+  template <std::size_t kLanes>
+  void search(const std::uint64_t* bits, std::int64_t* out) const;
 
   std::vector<std::uint64_t> sums_;  // sums_[i]: of weights 0 to i
   std::uint64_t fingerprint_ = 0;

@@ -78,6 +78,31 @@ int main() {
     CHECK(counts == (std::vector<int>{0, 1000, 0}));
   });
 
+  check::promise("a number is looked for in the sums, alone or with others", [] {
+    for (std::size_t count = 1; count <= 70; ++count) {
+      Weights weights(count);
+      for (std::size_t i = 0; i < count; ++i) weights[i] = static_cast<double>(mix(i * count) % 4);
+      weights[count / 2] = 1;
+      const WeightTable table = table_of(weights);
+      const auto sums = table.sums();
+      for (std::size_t size : {0U, 1U, 15U, 16U, 17U, 50U}) {
+        std::vector<std::int64_t> out(size);
+        table.indices_from(count, 7, out);
+        for (std::size_t i = 0; i < size; ++i) {
+          const std::uint64_t bits = mix(count + kGolden * (7 + i + 1));
+          CHECK_EQUAL(out[i], table.index_at(bits));
+          const auto number = static_cast<std::uint64_t>(
+              (static_cast<unsigned __int128>(bits) * sums.back()) >> 64);
+          std::int64_t slow = 0;
+          while (sums[static_cast<std::size_t>(slow)] <= number) ++slow;
+          CHECK_EQUAL(out[i], slow);
+        }
+      }
+      CHECK(weights[static_cast<std::size_t>(table.index_at(kMost))] > 0);
+      CHECK(weights[static_cast<std::size_t>(table.index_at(0))] > 0);
+    }
+  });
+
   check::promise("float and double weights give the same, and so do weights times 2^k", [] {
     const std::vector<float> floats{0.1F, 0.0F, 3.0F, 1e-30F};
     const WeightTable table{std::span<const float>(floats)};
