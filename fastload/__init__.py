@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from fastload.errors import CudaError, FormatError, StoppedError
     from fastload.loader import FastLoader
     from fastload.loops import ddp_train, train_with_amp
+    from fastload.mixture import Mixture
     from fastload.order import KeyedSampler
     from fastload.pack.export import export
     from fastload.pack.grow import add_column, append
@@ -63,6 +64,7 @@ _HOMES = {
     "FormatError": "fastload.errors",
     "Jagged": "fastload.transforms",
     "KeyedSampler": "fastload.order",
+    "Mixture": "fastload.mixture",
     "Normalize": "fastload.pixels",
     "PackedDataset": "fastload.dataset",
     "PadTo": "fastload.transforms",
@@ -95,6 +97,7 @@ __all__ = [
     "FormatError",
     "Jagged",
     "KeyedSampler",
+    "Mixture",
     "Normalize",
     "PackedDataset",
     "PadTo",

@@ -7,7 +7,7 @@ import numpy
 import numpy.typing
 import typing
 import typing_extensions
-__all__: list[str] = ['ArrayOrder', 'CudaDevice', 'Engine', 'EpochPlan', 'LoadStats', 'Permutation', 'PixelPlan', 'PushedOrder', 'SlotPool', 'Table', 'TableBuilder', 'Transfer', 'WeightTable', 'copy_kernels', 'crc32c', 'crc32c_combine', 'measure_gather', 'set_copy_kernel', 'start_writeback']
+__all__: list[str] = ['ArrayOrder', 'CudaDevice', 'Engine', 'EpochPlan', 'LoadStats', 'Mixture', 'Permutation', 'PixelPlan', 'PushedOrder', 'SlotPool', 'Table', 'TableBuilder', 'Transfer', 'WeightTable', 'copy_kernels', 'crc32c', 'crc32c_combine', 'measure_gather', 'set_copy_kernel', 'start_writeback']
 class Permutation:
     """
     A keyed bijection of [0, n) in O(1) memory.
@@ -54,6 +54,22 @@ class EpochPlan:
     @property
     def batch_count(self) -> int:
         ...
+class Mixture:
+    """
+    Indices of many datasets.
+    """
+    def __init__(self, sizes: numpy.typing.NDArray[numpy.int64], weights: numpy.typing.NDArray[numpy.int64], seed: typing.SupportsInt | typing.SupportsIndex | None, exhausted: str, samples: typing.SupportsInt | typing.SupportsIndex | None) -> None:
+        ...
+    def __len__(self) -> int:
+        ...
+    def counts(self, epoch: typing.SupportsInt | typing.SupportsIndex) -> numpy.typing.NDArray[numpy.int64]:
+        """
+        Samples of each source in an epoch.
+        """
+    def locate(self, indices: numpy.typing.NDArray[numpy.int64]) -> tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.int64]]:
+        """
+        Sources, and their samples.
+        """
 class ArrayOrder:
     """
     A whole order, cut into batches.

@@ -33,7 +33,8 @@ CPP_LAYERS = {
 
 # What each part of the package may import from it, at any depth of the code. Reading order.
 GROUND = {"_core", "errors", "structure"}
-DATA = GROUND | {"formats", "pixels", "transforms", "dataset", "array_dataset", "tokens", "native"}
+DATA = GROUND | {"formats", "pixels", "transforms", "dataset", "array_dataset", "tokens"}
+DATA |= {"mixture", "native"}
 ORDER = {"_core", "errors", "ranks", "order", "torch_order", "weighted", "state", "keyed"}
 ORDER |= {"streams"}
 DEVICE = {"_core", "errors", "formats", "parts", "copies", "cuda", "device"}
@@ -49,6 +50,7 @@ PYTHON_LAYERS = {
     "dataset": GROUND | {"formats"},
     "array_dataset": GROUND | {"formats", "dataset"},
     "tokens": GROUND | {"formats", "dataset"},
+    "mixture": GROUND | {"formats", "dataset"},
     "native": DATA,
     "ranks": {"errors"},
     "order": {"_core", "errors", "ranks"},

@@ -4,11 +4,13 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/hash.h"
 #include "bindings/bindings.h"
 #include "order/epoch_plan.h"
+#include "order/mixture.h"
 #include "order/permutation.h"
 #include "order/weighted.h"
 
@@ -111,6 +113,41 @@ py::array_t<std::int64_t> permuted(const Permutation& permutation, std::int64_t 
   return out;
 }
 
+Mixture make_mixture(const IndexArray& sizes, const IndexArray& weights,
+                     std::optional<std::uint64_t> seed, const std::string& exhausted,
+                     std::optional<std::int64_t> samples) {
+  const auto vector = [](const IndexArray& array) {
+    const auto span = as_span(array);
+    return std::vector<std::int64_t>(span.begin(), span.end());
+  };
+  const auto policy = named<Exhausted>(
+      "exhausted", exhausted,
+      {{"stop", Exhausted::kStop}, {"repeat", Exhausted::kRepeat}, {"drop", Exhausted::kDrop}});
+  return Mixture({vector(sizes), vector(weights), policy, samples, seed});
+}
+
+std::pair<IndexArray, IndexArray> located(const Mixture& mixture, const IndexArray& indices) {
+  for (std::int64_t index : as_span(indices)) {
+    if (index < 0 || index >= mixture.index_limit()) {
+      throw py::index_error("index " + std::to_string(index) + " is outside [0, 2^62)");
+    }
+  }
+  IndexArray sources(indices.size());
+  IndexArray samples(indices.size());
+  const auto count = static_cast<std::size_t>(indices.size());
+  mixture.locate(as_span(indices), {sources.mutable_data(), count},
+                 {samples.mutable_data(), count});
+  return {std::move(sources), std::move(samples)};
+}
+
+IndexArray counted(const Mixture& mixture, std::int64_t epoch) {
+  if (epoch < 0 || epoch >= mixture.index_limit() / mixture.size()) {
+    throw py::index_error("no such epoch");
+  }
+  const std::vector<std::int64_t> counts = mixture.counts(epoch);
+  return IndexArray(static_cast<py::ssize_t>(counts.size()), counts.data());
+}
+
 }  // namespace
 
 std::shared_ptr<IndexSource> index_source_of(py::handle order) {
@@ -158,6 +195,13 @@ void register_order(py::module_& module) {
       .def("batch_size", &plan_count<&EpochPlan::batch_size>, "batch"_a)
       .def("real_count", &plan_count<&EpochPlan::real_count>, "batch"_a)
       .def("indices", &plan_indices, "batch"_a);
+
+  py::class_<Mixture, std::shared_ptr<Mixture>>(module, "Mixture", "Indices of many datasets.")
+      .def(py::init(&make_mixture), "sizes"_a.noconvert(), "weights"_a.noconvert(), "seed"_a,
+           "exhausted"_a, "samples"_a)
+      .def("__len__", &Mixture::size)
+      .def("locate", &located, "Sources, and their samples.", "indices"_a.noconvert())
+      .def("counts", &counted, "Samples of each source in an epoch.", "epoch"_a);
 
   py::class_<PyArrayOrder>(module, "ArrayOrder", "A whole order, cut into batches.")
       .def(py::init([](IndexArray indices, std::int64_t batch_size, bool drop_last) {
