@@ -43,7 +43,7 @@ class EpochPlan:
     """
     Which samples each batch of an epoch holds.
     """
-    def __init__(self, *, rows: typing.SupportsInt | typing.SupportsIndex, batch: typing.SupportsInt | typing.SupportsIndex, rank: typing.SupportsInt | typing.SupportsIndex = 0, world: typing.SupportsInt | typing.SupportsIndex = 1, seed: typing.SupportsInt | typing.SupportsIndex = 0, epoch: typing.SupportsInt | typing.SupportsIndex = 0, first_position: typing.SupportsInt | typing.SupportsIndex = 0, tail: str = 'short', order: str = 'full', block_rows: typing.SupportsInt | typing.SupportsIndex = 0, window_blocks: typing.SupportsInt | typing.SupportsIndex = 0, weights: WeightTable | None = None) -> None:
+    def __init__(self, *, rows: typing.SupportsInt | typing.SupportsIndex, batch: typing.SupportsInt | typing.SupportsIndex, rank: typing.SupportsInt | typing.SupportsIndex = 0, world: typing.SupportsInt | typing.SupportsIndex = 1, seed: typing.SupportsInt | typing.SupportsIndex = 0, epoch: typing.SupportsInt | typing.SupportsIndex = 0, first_position: typing.SupportsInt | typing.SupportsIndex = 0, tail: str = 'short', order: str = 'full', block_rows: typing.SupportsInt | typing.SupportsIndex = 0, window_blocks: typing.SupportsInt | typing.SupportsIndex = 0, weights: WeightTable | None = None, index_offset: typing.SupportsInt | typing.SupportsIndex = 0) -> None:
         ...
     def batch_size(self, batch: typing.SupportsInt | typing.SupportsIndex) -> int:
         ...
@@ -69,6 +69,10 @@ class Mixture:
     def locate(self, indices: numpy.typing.NDArray[numpy.int64]) -> tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.int64]]:
         """
         Sources, and their samples.
+        """
+    def rows(self, indices: numpy.typing.NDArray[numpy.int64]) -> numpy.typing.NDArray[numpy.int64]:
+        """
+        Samples counted through all sources.
         """
 class ArrayOrder:
     """
@@ -123,7 +127,7 @@ class TableBuilder:
         ...
     def add_ragged_column(self, group: typing.SupportsInt | typing.SupportsIndex, name: str, element_bytes: typing.SupportsInt | typing.SupportsIndex, sources: numpy.typing.NDArray[numpy.int64], offsets: numpy.typing.NDArray[numpy.int64], bounds_sources: numpy.typing.NDArray[numpy.int64], bounds_offsets: numpy.typing.NDArray[numpy.int64], totals: numpy.typing.NDArray[numpy.int64], boolean: bool = False, stored: str = '') -> None:
         ...
-    def build(self) -> Table:
+    def build(self, index_map: typing.Any = None) -> Table:
         ...
 class PixelPlan:
     """

@@ -309,6 +309,7 @@ def _single_column(extents: Extents, name: str) -> tuple[Any, Extents]:
             field = column.field
             if not field.ragged and (field.shape or np.dtype(field.storage).kind not in "iu"):
                 raise ValueError(f"count={name!r} must be integers or of any length, not {field}")
-            return field, Extents((dataclasses.replace(group, columns=(column,)),), 0)
+            one = (dataclasses.replace(group, columns=(column,)),)
+            return field, dataclasses.replace(extents, groups=one, structure=0, content=None)
     names = ", ".join(repr(field.name) for field in extents.fields)
     raise ValueError(f"count={name!r} is no field; there are {names}")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import json
 import operator
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +18,7 @@ from fastload.array_dataset import ArrayDataset
 from fastload.dataset import FileDataset, PackedDataset
 from fastload.formats import arrays, combine
 from fastload.formats.extents import Column, Extents, Group, Int64Array
+from fastload.mixture import Mixture
 from fastload.tokens import TokenDataset
 from fastload.transforms import DecodeImage, Transforms, choices
 
@@ -63,6 +67,11 @@ def _column_bytes(group: Group, column: Column) -> int:
 
 def fingerprint(dataset: Any) -> str:
     """What a loader's state remembers of any dataset, to refuse another one."""
+    if type(dataset) is Mixture:
+        parts = list(map(fingerprint, dataset.datasets))
+        told = [parts, dataset.sizes, dataset.weights, dataset.seed, dataset.exhausted]
+        digest = hashlib.sha256(json.dumps([*told, dataset.samples]).encode())
+        return f"sha256:{digest.hexdigest()}"
     extents = native_extents(dataset)
     if extents is not None:
         return extents.fingerprint()
@@ -116,6 +125,16 @@ def _from_concat(dataset: ConcatDataset[Any]) -> Extents | None:
         return None
 
 
+def _from_mixture(dataset: Mixture) -> Extents | None:
+    parts = _all_native(dataset.datasets)
+    if parts is None or [part.rows for part in parts] != dataset.sizes:
+        return None  # one has grown or shrunk since
+    try:
+        return replace(combine.concatenate(parts), mixed=dataset.index_map)
+    except ValueError:
+        return None
+
+
 def _from_stack(dataset: StackDataset[Any]) -> Extents | None:
     datasets: dict[str, Any] | tuple[Any, ...] = dataset.datasets
     named = isinstance(datasets, dict)
@@ -150,6 +169,7 @@ _READERS: dict[type, Any] = {
     Subset: _from_subset,
     ConcatDataset: _from_concat,
     StackDataset: _from_stack,
+    Mixture: _from_mixture,
     TokenDataset: _from_own,
 }
 

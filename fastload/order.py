@@ -16,6 +16,7 @@ from fastload import _core, ranks
 ORDERS = ("full", "block")
 TAILS = ("drop", "pad", "mask", "short")
 _MAX_SEED = 2**64
+_MAX_INDEX = 2**62
 # Rows of a block when the size of a row is unknown.
 _BLOCK_ROWS = 1024
 _BLOCK_BYTES = 1 << 20
@@ -267,6 +268,7 @@ class KeyedSampler(DistributedSampler[int]):
             block_rows=self.block_rows,
             window_blocks=self.window_blocks,
             weights=self._weights,
+            index_offset=_index_offset(self.dataset, epoch),
         )
 
     def _place_now(self) -> ranks.Place:
@@ -319,6 +321,16 @@ class KeyedSampler(DistributedSampler[int]):
         clone = copy.copy(self)
         clone.batch_size, clone.tail, clone.drop_last = batch_size, tail, tail == "drop"
         return clone
+
+
+def _index_offset(dataset: Any, epoch: KeyedEpoch) -> int:
+    """Where the indices of an epoch begin: those of a Mixture follow those of the epoch before."""
+    if not getattr(type(dataset), "epochs_follow", False):
+        return 0
+    offset = epoch.epoch * epoch.rows
+    if offset + epoch.rows > _MAX_INDEX:
+        raise ValueError(f"epoch {epoch.epoch} of {epoch.rows} samples lies beyond index 2**62")
+    return offset
 
 
 def checked_int(name: str, value: Any, least: int = 0) -> int:

@@ -32,7 +32,8 @@ class TableCache:
 
 def _same_extents(a: Extents, b: Extents) -> bool:
     return a is b or (
-        a.structure == b.structure
+        a.mixed is b.mixed
+        and a.structure == b.structure
         and len(a.groups) == len(b.groups)
         and all(map(_same_group, a.groups, b.groups))
     )

@@ -60,7 +60,7 @@ bool BlockCheck::locate(Part part, std::size_t number, std::span<const std::int6
   if (part == Part::rows && ragged) column = &column->bounds->column;
   places_.resize(indices.size());
   ranges_.resize(indices.size());
-  table_.group_of(*column).locate(indices, places_);
+  table_.group_of(*column).locate(table_.mapped(indices, rows_).rows(), places_);
   for (std::size_t i = 0; i < indices.size(); ++i) {
     const auto shard = static_cast<std::size_t>(places_[i].shard);
     std::int64_t first = places_[i].row;

@@ -51,6 +51,7 @@ class BlockCheck {
 
   const Table& table_;
   const std::atomic<bool>* stopping_;
+  std::vector<std::int64_t> rows_;  // of the indices, by an index map
   std::vector<RowPlace> places_;
   std::vector<Range> ranges_;
   std::vector<std::int64_t> blocks_;

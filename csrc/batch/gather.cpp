@@ -18,8 +18,7 @@ void normalise_booleans(std::byte* data, std::size_t bytes) {
   for (std::size_t i = 0; i < bytes; ++i) data[i] = std::byte{data[i] != std::byte{0}};
 }
 
-void Gatherer::gather(const Column& column, std::span<const std::int64_t> indices, std::byte* out,
-                      Reading reading) {
+void Gatherer::gather(const Column& column, IndexSpan indices, std::byte* out, Reading reading) {
   if (indices.empty() || column.row_bytes == 0) return;
   forget_many_pins();
   if (column.stored != Stored::as_delivered) {
@@ -37,34 +36,31 @@ void Gatherer::gather(const Column& column, std::span<const std::int64_t> indice
   if (column.boolean) normalise_booleans(out, bytes);
 }
 
-void Gatherer::will_need(const Column& column, std::span<const std::int64_t> indices,
-                         const Spans& spans) {
+void Gatherer::will_need(const Column& column, IndexSpan indices, const Spans& spans) {
   if (column.row_bytes == 0 || indices.empty()) return;
   forget_many_pins();
   if (column.bounds != nullptr) return runs_will_need({column, indices, spans});
   resolve(column, indices);
   for (std::size_t i = 0; i < indices.size(); ++i) {
-    if (rows_[i] == nullptr || source_of(column, indices[i]).file < 0) continue;
+    if (rows_[i] == nullptr || source_of(column, indices.rows()[i]).file < 0) continue;
     Mapping::will_need(rows_[i], static_cast<std::size_t>(column.row_bytes));
   }
 }
 
-bool Gatherer::resident(const Column& column, std::span<const std::int64_t> indices,
-                        const Spans& spans) {
+bool Gatherer::resident(const Column& column, IndexSpan indices, const Spans& spans) {
   if (column.row_bytes == 0 || indices.empty()) return true;
   forget_many_pins();
   if (column.bounds != nullptr) return runs_resident({column, indices, spans});
   resolve(column, indices);
   const std::size_t step = std::max<std::size_t>(1, indices.size() / kProbes);
   for (std::size_t i = 0; i < indices.size(); i += step) {
-    if (rows_[i] == nullptr || source_of(column, indices[i]).file < 0) continue;
+    if (rows_[i] == nullptr || source_of(column, indices.rows()[i]).file < 0) continue;
     if (!Mapping::resident(rows_[i] + column.row_bytes - 1)) return false;
   }
   return true;
 }
 
-std::span<const std::byte* const> Gatherer::addresses(const Column& column,
-                                                      std::span<const std::int64_t> indices) {
+std::span<const std::byte* const> Gatherer::addresses(const Column& column, IndexSpan indices) {
   forget_many_pins();
   resolve(column, indices);
   return rows_;
@@ -90,19 +86,20 @@ void Gatherer::forget_many_pins() {
   ranges_.clear();
 }
 
-bool Gatherer::resolve(const Column& column, std::span<const std::int64_t> indices) {
+bool Gatherer::resolve(const Column& column, IndexSpan indices) {
   const ColumnGroup& group = table_.group_of(column);
+  const auto rows = indices.rows();
   rows_.resize(indices.size());
   if (group.shard_count() == 1) {
     const std::byte* base = base_of(column.sources[0]);
     for (std::size_t i = 0; base != nullptr && i < indices.size(); ++i) {
-      rows_[i] = base + column.offsets[0] + group.row_of(indices[i]) * column.row_stride;
+      rows_[i] = base + column.offsets[0] + group.row_of(rows[i]) * column.row_stride;
     }
     if (base == nullptr) std::fill(rows_.begin(), rows_.end(), nullptr);
     return base != nullptr;
   }
   places_.resize(indices.size());
-  group.locate(indices, places_);
+  group.locate(rows, places_);
   bool all = true;
   for (std::size_t i = 0; i < indices.size(); ++i) {
     const auto shard = static_cast<std::size_t>(places_[i].shard);
@@ -114,9 +111,9 @@ bool Gatherer::resolve(const Column& column, std::span<const std::int64_t> indic
   return all;
 }
 
-const Source& Gatherer::source_of(const Column& column, std::int64_t index) const {
+const Source& Gatherer::source_of(const Column& column, std::int64_t row) const {
   RowPlace place = {};
-  table_.group_of(column).locate({&index, 1}, {&place, 1});
+  table_.group_of(column).locate({&row, 1}, {&place, 1});
   return table_.source(column.sources[static_cast<std::size_t>(place.shard)]);
 }
 
@@ -128,8 +125,7 @@ bool Gatherer::contiguous(std::int64_t row_bytes, std::size_t count) const {
   return true;
 }
 
-void Gatherer::copy_mapped(const Column& column, std::span<const std::int64_t> indices,
-                           std::byte* out) {
+void Gatherer::copy_mapped(const Column& column, IndexSpan indices, std::byte* out) {
   const CopyKernel& kernel = copy_kernel();
   const std::byte* const* rows = rows_.data();
   std::size_t count = indices.size();
@@ -143,14 +139,13 @@ void Gatherer::copy_mapped(const Column& column, std::span<const std::int64_t> i
   if (fault != nullptr) throw_fault(column, indices, fault);
 }
 
-void Gatherer::throw_fault(const Column& column, std::span<const std::int64_t> indices,
-                           const std::byte* fault) const {
+void Gatherer::throw_fault(const Column& column, IndexSpan indices, const std::byte* fault) const {
   std::size_t i = 0;
   const auto holds = [&](const std::byte* row) {
     return row <= fault && fault < row + column.row_bytes;
   };
   while (i + 1 < indices.size() && !holds(rows_[i])) ++i;
-  throw_unreadable(column, indices[i], source_of(column, indices[i]).file);
+  throw_unreadable(column, indices[i], source_of(column, indices.rows()[i]).file);
 }
 
 void Gatherer::throw_unreadable(const Column& column, std::int64_t sample,
@@ -162,10 +157,9 @@ void Gatherer::throw_unreadable(const Column& column, std::int64_t sample,
 }
 
 // Row by row through system calls, neighbouring rows together.
-void Gatherer::read_rows(const Column& column, std::span<const std::int64_t> indices,
-                         std::byte* out) {
+void Gatherer::read_rows(const Column& column, IndexSpan indices, std::byte* out) {
   places_.resize(indices.size());
-  table_.group_of(column).locate(indices, places_);
+  table_.group_of(column).locate(indices.rows(), places_);
   for (std::size_t first = 0; first < indices.size();) {
     std::size_t end = first + 1;
     if (column.row_stride == column.row_bytes) {
@@ -182,8 +176,7 @@ void Gatherer::read_rows(const Column& column, std::span<const std::int64_t> ind
 
 // False where a file cannot be opened again (it was removed, replaced or cut short, or there are
 // too many open files): its mapping serves the rows that are left.
-bool Gatherer::try_read_rows(const Column& column, std::span<const std::int64_t> indices,
-                             std::byte* out) {
+bool Gatherer::try_read_rows(const Column& column, IndexSpan indices, std::byte* out) {
   try {
     read_rows(column, indices, out);
     return true;
@@ -193,8 +186,8 @@ bool Gatherer::try_read_rows(const Column& column, std::span<const std::int64_t>
 }
 
 // Reads rows that lie side by side from `place` on.
-void Gatherer::read_run(const Column& column, const RowPlace& place,
-                        std::span<const std::int64_t> samples, std::byte* out) {
+void Gatherer::read_run(const Column& column, const RowPlace& place, IndexSpan samples,
+                        std::byte* out) {
   const auto shard = static_cast<std::size_t>(place.shard);
   const Source& source = table_.source(column.sources[shard]);
   const std::int64_t offset = column.offsets[shard] + place.row * column.row_stride;

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/index_map.h"
 #include "batch/copy.h"
 #include "batch/pixels.h"
 #include "batch/spans.h"
@@ -50,39 +51,36 @@ class Gatherer {
   // Writes the rows of `column` at `indices` to out[0, indices.size() * delivered_bytes()).
   // REQUIRES: the indices were checked. Throws OsError or FormatError naming file, field and
   // sample.
-  void gather(const Column& column, std::span<const std::int64_t> indices, std::byte* out,
-              Reading reading);
+  void gather(const Column& column, IndexSpan indices, std::byte* out, Reading reading);
   // Writes the samples of `column` as images are delivered. REQUIRES: it is neither ragged nor
   // converted, and its rows are such images. Throws as gather() does.
-  void gather_images(const Column& column, std::span<const std::int64_t> indices,
-                     const ImageDelivery& images, std::byte* out, Reading reading);
+  void gather_images(const Column& column, IndexSpan indices, const ImageDelivery& images,
+                     std::byte* out, Reading reading);
   // Reads where the samples of a ragged column lie. REQUIRES: the indices were checked. Throws
   // FormatError naming file, field and sample for bounds that leave the values of their shard, and
   // what gather() throws.
-  void read_spans(const Column& column, std::span<const std::int64_t> indices, SpanTable& out,
-                  Reading reading);
+  void read_spans(const Column& column, IndexSpan indices, SpanTable& out, Reading reading);
   // Writes the samples of a ragged column to out[0, spans.total() * delivered_bytes()), or each
   // to `length` elements of its own if they are padded. `spans` are those that read_spans() found
   // for `indices`. Throws as gather() does.
-  void gather_ragged(const Column& column, std::span<const std::int64_t> indices,
-                     const Spans& spans, const Padding* padding, std::byte* out, Reading reading);
+  void gather_ragged(const Column& column, IndexSpan indices, const Spans& spans,
+                     const Padding* padding, std::byte* out, Reading reading);
   // Asks the kernel to read the mapped rows ahead; `spans`: those of a ragged column.
-  void will_need(const Column& column, std::span<const std::int64_t> indices, const Spans& spans);
+  void will_need(const Column& column, IndexSpan indices, const Spans& spans);
   // Whether the mapped rows at a few of `indices` lie in the page cache (true for memory).
-  bool resident(const Column& column, std::span<const std::int64_t> indices, const Spans& spans);
+  bool resident(const Column& column, IndexSpan indices, const Spans& spans);
   // What gather_ragged() without padding, or gather() with numbers to convert, copies from
   // mappings; `from` is nullptr where a file is read by pread. Until the next call.
-  std::span<const Run> runs(const Column& column, std::span<const std::int64_t> indices,
-                            const Spans& spans, std::byte* out);
+  std::span<const Run> runs(const Column& column, IndexSpan indices, const Spans& spans,
+                            std::byte* out);
   // The addresses of the mapped rows, until the next call; nullptr where a file is read by pread.
-  std::span<const std::byte* const> addresses(const Column& column,
-                                              std::span<const std::int64_t> indices);
+  std::span<const std::byte* const> addresses(const Column& column, IndexSpan indices);
 
  private:
   // What is asked for: samples of a column.
   struct Samples {
     const Column& column;
-    std::span<const std::int64_t> indices;
+    IndexSpan indices;
     Spans spans;  // of a ragged column
 
     bool ragged() const { return column.bounds != nullptr; }
@@ -93,25 +91,24 @@ class Gatherer {
   };
 
   const std::byte* base_of(std::int32_t source);
-  const Source& source_of(const Column& column, std::int64_t index) const;
+  const Source& source_of(const Column& column, std::int64_t row) const;
   // Fills rows_ with the address of each row; nullptr where a file is read by pread. Returns
   // whether every row has one.
-  bool resolve(const Column& column, std::span<const std::int64_t> indices);
-  void copy_mapped(const Column& column, std::span<const std::int64_t> indices, std::byte* out);
-  void read_rows(const Column& column, std::span<const std::int64_t> indices, std::byte* out);
-  bool try_read_rows(const Column& column, std::span<const std::int64_t> indices, std::byte* out);
-  void read_run(const Column& column, const RowPlace& place, std::span<const std::int64_t> samples,
-                std::byte* out);
-  [[noreturn]] void throw_fault(const Column& column, std::span<const std::int64_t> indices,
+  bool resolve(const Column& column, IndexSpan indices);
+  void copy_mapped(const Column& column, IndexSpan indices, std::byte* out);
+  void read_rows(const Column& column, IndexSpan indices, std::byte* out);
+  bool try_read_rows(const Column& column, IndexSpan indices, std::byte* out);
+  void read_run(const Column& column, const RowPlace& place, IndexSpan samples, std::byte* out);
+  [[noreturn]] void throw_fault(const Column& column, IndexSpan indices,
                                 const std::byte* fault) const;
   [[noreturn]] void throw_unreadable(const Column& column, std::int64_t sample,
                                      std::int32_t file) const;
   void deliver(const ImageDelivery& images, std::size_t first,
                std::span<const std::byte* const> rows, std::byte* out);
-  void deliver_mapped(const Column& column, std::span<const std::int64_t> indices,
-                      const ImageDelivery& images, std::size_t first, std::byte* out);
-  void deliver_read(const Column& column, std::span<const std::int64_t> indices,
-                    const ImageDelivery& images, std::byte* out, bool resolved);
+  void deliver_mapped(const Column& column, IndexSpan indices, const ImageDelivery& images,
+                      std::size_t first, std::byte* out);
+  void deliver_read(const Column& column, IndexSpan indices, const ImageDelivery& images,
+                    std::byte* out, bool resolved);
   bool contiguous(std::int64_t row_bytes, std::size_t count) const;
   std::size_t read_file(const Column& column, std::int64_t sample, std::int32_t file,
                         std::int64_t offset, std::span<std::byte> out) const;

@@ -12,12 +12,12 @@ constexpr std::size_t kReadBytes = 64 << 10;
 
 }  // namespace
 
-void Gatherer::gather_images(const Column& column, std::span<const std::int64_t> indices,
-                             const ImageDelivery& images, std::byte* out, Reading reading) {
+void Gatherer::gather_images(const Column& column, IndexSpan indices, const ImageDelivery& images,
+                             std::byte* out, Reading reading) {
   if (indices.empty() || images.delivered_bytes() == 0) return;
   forget_many_pins();
   windows_.clear();
-  for (std::int64_t index : indices) windows_.push_back(images.window(index));
+  for (std::int64_t index : indices.indices()) windows_.push_back(images.window(index));
   scratch_.resize(images.plan->scratch_bytes(images.shape));
   if (column.row_bytes == 0) {  // nothing but padding
     rows_.assign(indices.size(), nullptr);
@@ -42,8 +42,8 @@ void Gatherer::deliver(const ImageDelivery& images, std::size_t first,
 }
 
 // Samples from `first` on, whose rows were resolved.
-void Gatherer::deliver_mapped(const Column& column, std::span<const std::int64_t> indices,
-                              const ImageDelivery& images, std::size_t first, std::byte* out) {
+void Gatherer::deliver_mapped(const Column& column, IndexSpan indices, const ImageDelivery& images,
+                              std::size_t first, std::byte* out) {
   const auto rows = std::span<const std::byte* const>(rows_).subspan(first, indices.size());
   if (ranges_.empty()) return deliver(images, first, rows, out);
   const std::byte* fault = guarded(ranges_, [&] { deliver(images, first, rows, out); });
@@ -53,13 +53,13 @@ void Gatherer::deliver_mapped(const Column& column, std::span<const std::int64_t
     return row <= fault && fault < row + column.row_bytes;
   };
   while (i + 1 < indices.size() && !holds(rows[i])) ++i;
-  throw_unreadable(column, indices[i], source_of(column, indices[i]).file);
+  throw_unreadable(column, indices[i], source_of(column, indices.rows()[i]).file);
 }
 
 // Through system calls, some samples at a time; `resolved`: those that cannot be read so are
 // mapped.
-void Gatherer::deliver_read(const Column& column, std::span<const std::int64_t> indices,
-                            const ImageDelivery& images, std::byte* out, bool resolved) {
+void Gatherer::deliver_read(const Column& column, IndexSpan indices, const ImageDelivery& images,
+                            std::byte* out, bool resolved) {
   const auto row_bytes = static_cast<std::size_t>(column.row_bytes);
   const std::size_t most = std::clamp<std::size_t>(kReadBytes / row_bytes, 1, indices.size());
   unconverted_.resize(most * row_bytes);

@@ -31,14 +31,14 @@ void fill(std::byte* out, std::size_t bytes, std::span<const std::byte> element)
 
 }  // namespace
 
-void Gatherer::read_spans(const Column& column, std::span<const std::int64_t> indices,
-                          SpanTable& out, Reading reading) {
+void Gatherer::read_spans(const Column& column, IndexSpan indices, SpanTable& out,
+                          Reading reading) {
   const Bounds& bounds = *column.bounds;
   const std::size_t count = indices.size();
   bounds_.resize(2 * count);
   gather(bounds.column, indices, reinterpret_cast<std::byte*>(bounds_.data()), reading);
   places_.resize(count);
-  table_.group_of(column).locate(indices, places_);
+  table_.group_of(column).locate(indices.rows(), places_);
   out.begins.resize(count);
   out.offsets.resize(count + 1);
   out.offsets[0] = 0;
@@ -57,9 +57,8 @@ void Gatherer::read_spans(const Column& column, std::span<const std::int64_t> in
   }
 }
 
-void Gatherer::gather_ragged(const Column& column, std::span<const std::int64_t> indices,
-                             const Spans& spans, const Padding* padding, std::byte* out,
-                             Reading reading) {
+void Gatherer::gather_ragged(const Column& column, IndexSpan indices, const Spans& spans,
+                             const Padding* padding, std::byte* out, Reading reading) {
   if (indices.empty() || column.row_bytes == 0) return;
   forget_many_pins();
   const Samples samples{column, indices, spans};
@@ -84,8 +83,8 @@ void Gatherer::gather_runs(const Samples& samples, const Padding* padding, std::
   copy_runs(samples);
 }
 
-std::span<const Run> Gatherer::runs(const Column& column, std::span<const std::int64_t> indices,
-                                    const Spans& spans, std::byte* out) {
+std::span<const Run> Gatherer::runs(const Column& column, IndexSpan indices, const Spans& spans,
+                                    std::byte* out) {
   forget_many_pins();
   make_runs({column, indices, spans}, nullptr, out);
   return runs_;
@@ -96,7 +95,7 @@ bool Gatherer::make_runs(const Samples& samples, const Padding* padding, std::by
   const Spans& spans = samples.spans;
   const std::int64_t row_bytes = column.delivered_bytes();
   places_.resize(samples.indices.size());
-  table_.group_of(column).locate(samples.indices, places_);
+  table_.group_of(column).locate(samples.indices.rows(), places_);
   runs_.clear();
   origins_.clear();
   bool all_mapped = true;

@@ -8,6 +8,7 @@
 #include <memory>
 #include <span>
 
+#include "base/index_map.h"
 #include "batch/pixels.h"
 #include "batch/slot_pool.h"
 #include "device/cuda_device.h"
@@ -44,6 +45,9 @@ std::shared_ptr<SlotPool> pool_of(const py::object& owner);
 // The index source behind one of the order classes. Throws TypeError for anything else. `order`
 // must outlive it.
 std::shared_ptr<IndexSource> index_source_of(py::handle order);
+
+// The index map behind a Mixture. Throws cast_error for anything else.
+std::shared_ptr<const IndexMap> index_map_of(py::handle map);
 
 void register_errors(py::module_& module);
 void register_order(py::module_& module);

@@ -43,7 +43,8 @@ EpochPlan make_plan(std::int64_t rows, std::int64_t batch, std::int64_t rank, st
                     std::uint64_t seed, std::uint64_t epoch, std::int64_t first_position,
                     const std::string& tail, const std::string& order, std::int64_t block_rows,
                     std::int64_t window_blocks,
-                    const std::optional<std::shared_ptr<WeightTable>>& weights) {
+                    const std::optional<std::shared_ptr<WeightTable>>& weights,
+                    std::int64_t index_offset) {
   EpochSpec spec;
   spec.rows = rows;
   spec.batch = batch;
@@ -62,6 +63,7 @@ EpochPlan make_plan(std::int64_t rows, std::int64_t batch, std::int64_t rank, st
   spec.block_rows = block_rows;
   spec.window_blocks = window_blocks;
   spec.weights = weights.value_or(nullptr);
+  spec.index_offset = index_offset;
   return EpochPlan(spec);
 }
 
@@ -126,18 +128,29 @@ Mixture make_mixture(const IndexArray& sizes, const IndexArray& weights,
   return Mixture({vector(sizes), vector(weights), policy, samples, seed});
 }
 
-std::pair<IndexArray, IndexArray> located(const Mixture& mixture, const IndexArray& indices) {
+void check_indices(const Mixture& mixture, const IndexArray& indices) {
   for (std::int64_t index : as_span(indices)) {
     if (index < 0 || index >= mixture.index_limit()) {
       throw py::index_error("index " + std::to_string(index) + " is outside [0, 2^62)");
     }
   }
+}
+
+std::pair<IndexArray, IndexArray> located(const Mixture& mixture, const IndexArray& indices) {
+  check_indices(mixture, indices);
   IndexArray sources(indices.size());
   IndexArray samples(indices.size());
   const auto count = static_cast<std::size_t>(indices.size());
   mixture.locate(as_span(indices), {sources.mutable_data(), count},
                  {samples.mutable_data(), count});
   return {std::move(sources), std::move(samples)};
+}
+
+IndexArray rows_of(const Mixture& mixture, const IndexArray& indices) {
+  check_indices(mixture, indices);
+  IndexArray rows(indices.size());
+  mixture.rows(as_span(indices), {rows.mutable_data(), static_cast<std::size_t>(rows.size())});
+  return rows;
 }
 
 IndexArray counted(const Mixture& mixture, std::int64_t epoch) {
@@ -149,6 +162,10 @@ IndexArray counted(const Mixture& mixture, std::int64_t epoch) {
 }
 
 }  // namespace
+
+std::shared_ptr<const IndexMap> index_map_of(py::handle map) {
+  return map.cast<std::shared_ptr<Mixture>>();
+}
 
 std::shared_ptr<IndexSource> index_source_of(py::handle order) {
   if (py::isinstance<EpochPlan>(order)) {
@@ -190,7 +207,8 @@ void register_order(py::module_& module) {
   py::class_<EpochPlan>(module, "EpochPlan", "Which samples each batch of an epoch holds.")
       .def(py::init(&make_plan), py::kw_only(), "rows"_a, "batch"_a, "rank"_a = 0, "world"_a = 1,
            "seed"_a = 0, "epoch"_a = 0, "first_position"_a = 0, "tail"_a = "short",
-           "order"_a = "full", "block_rows"_a = 0, "window_blocks"_a = 0, "weights"_a = py::none())
+           "order"_a = "full", "block_rows"_a = 0, "window_blocks"_a = 0, "weights"_a = py::none(),
+           "index_offset"_a = 0)
       .def_property_readonly("batch_count", &EpochPlan::batch_count)
       .def("batch_size", &plan_count<&EpochPlan::batch_size>, "batch"_a)
       .def("real_count", &plan_count<&EpochPlan::real_count>, "batch"_a)
@@ -201,6 +219,7 @@ void register_order(py::module_& module) {
            "exhausted"_a, "samples"_a)
       .def("__len__", &Mixture::size)
       .def("locate", &located, "Sources, and their samples.", "indices"_a.noconvert())
+      .def("rows", &rows_of, "Samples counted through all sources.", "indices"_a.noconvert())
       .def("counts", &counted, "Samples of each source in an epoch.", "epoch"_a);
 
   py::class_<PyArrayOrder>(module, "ArrayOrder", "A whole order, cut into batches.")

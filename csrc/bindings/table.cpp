@@ -113,10 +113,11 @@ class TableBuilder {
     sources_[static_cast<std::size_t>(source)].blocks = {begin, end, block_bytes, crcs};
   }
 
-  PyTable build() {
+  PyTable build(const py::object& index_map) {
     check_unbuilt();
+    auto map = index_map.is_none() ? nullptr : index_map_of(index_map);
     return {std::make_shared<const Table>(std::move(files_), std::move(sources_),
-                                          std::move(groups_), std::move(columns_)),
+                                          std::move(groups_), std::move(columns_), std::move(map)),
             std::move(owners_)};
   }
 
@@ -177,12 +178,11 @@ std::byte* destination(const Column& column, const py::array& array, std::int64_
 }
 
 // Where the samples of each ragged column lie.
-std::vector<SpanTable> spans_of(const Table& table, Gatherer& gatherer,
-                                std::span<const std::int64_t> samples) {
+std::vector<SpanTable> spans_of(const Table& table, Gatherer& gatherer, IndexSpan samples) {
   const auto columns = table.columns();
   std::vector<SpanTable> spans(columns.size());
   std::optional<Unlocked> unlocked;
-  if (std::cmp_greater_equal(samples.size_bytes(), kUnlockBytes)) unlocked.emplace();
+  if (std::cmp_greater_equal(samples.indices().size_bytes(), kUnlockBytes)) unlocked.emplace();
   for (std::size_t c = 0; c < columns.size(); ++c) {
     if (columns[c].bounds == nullptr) continue;
     gatherer.read_spans(columns[c], samples, spans[c], Reading::mapped);
@@ -199,7 +199,9 @@ void gather(const PyTable& self, const IndexArray& indices, const std::vector<py
   BlockCheck check(table);
   check_rows(check, samples);
   Gatherer gatherer(table);
-  const std::vector<SpanTable> spans = spans_of(table, gatherer, samples);
+  std::vector<std::int64_t> rows_memory;
+  const IndexSpan mapped = table.mapped(samples, rows_memory);
+  const std::vector<SpanTable> spans = spans_of(table, gatherer, mapped);
   std::vector<std::byte*> data;
   std::int64_t total_bytes = 0;
   for (std::size_t c = 0; c < columns.size(); ++c) {
@@ -214,9 +216,9 @@ void gather(const PyTable& self, const IndexArray& indices, const std::vector<py
   check.check_values(samples, spans, nullptr);
   for (std::size_t c = 0; c < data.size(); ++c) {
     if (columns[c].bounds == nullptr) {
-      gatherer.gather(columns[c], samples, data[c], Reading::mapped);
+      gatherer.gather(columns[c], mapped, data[c], Reading::mapped);
     } else {
-      gatherer.gather_ragged(columns[c], samples, spans[c].spans(), nullptr, data[c],
+      gatherer.gather_ragged(columns[c], mapped, spans[c].spans(), nullptr, data[c],
                              Reading::mapped);
     }
   }
@@ -245,7 +247,8 @@ py::array_t<std::int64_t> lengths(const PyTable& self, std::int64_t number,
   std::optional<Unlocked> unlocked;
   if (indices.nbytes() >= kUnlockBytes) unlocked.emplace();
   SpanTable spans;
-  Gatherer(table).read_spans(column, samples, spans, Reading::mapped);
+  std::vector<std::int64_t> rows;
+  Gatherer(table).read_spans(column, table.mapped(samples, rows), spans, Reading::mapped);
   for (std::size_t i = 0; i < samples.size(); ++i) data[i] = spans.spans().length(i);
   return out;
 }
@@ -278,7 +281,7 @@ void register_table(py::module_& module) {
            "element_bytes"_a, "sources"_a.noconvert(), "offsets"_a.noconvert(),
            "bounds_sources"_a.noconvert(), "bounds_offsets"_a.noconvert(), "totals"_a.noconvert(),
            "boolean"_a = false, "stored"_a = "")
-      .def("build", &TableBuilder::build);
+      .def("build", &TableBuilder::build, "index_map"_a = py::none());
 
   module.def(
       "measure_gather",

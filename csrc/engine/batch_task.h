@@ -6,6 +6,7 @@
 #include <exception>
 #include <vector>
 
+#include "base/index_map.h"
 #include "batch/layout.h"
 #include "batch/slot_pool.h"
 #include "batch/spans.h"
@@ -37,6 +38,7 @@ struct BatchTask {
   void restart(std::int64_t k) {
     number = k;
     stage.store(Stage::begun);
+    rows.clear();
     head.clear();
     missing.clear();
     slots.clear();
@@ -47,8 +49,11 @@ struct BatchTask {
     done = false;
   }
 
+  IndexSpan samples() const { return rows.empty() ? IndexSpan(indices) : IndexSpan(indices, rows); }
+
   std::int64_t number = 0;
   std::vector<std::int64_t> indices;
+  std::vector<std::int64_t> rows;  // of the indices, if there is an index map
   std::atomic<Stage> stage{Stage::begun};
   std::vector<std::int64_t> head;     // the first of the indices; constant from `checking` on
   std::vector<std::int64_t> missing;  // taken from indices: their bytes are damaged

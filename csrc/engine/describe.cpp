@@ -10,7 +10,8 @@ constexpr std::size_t kNamedFiles = 3;
 void add_sources(const Table& table, const Column& column, std::span<const std::int64_t> indices,
                  std::set<std::int32_t>& sources) {
   std::vector<RowPlace> places(indices.size());
-  table.group_of(column).locate(indices, places);
+  std::vector<std::int64_t> rows;
+  table.group_of(column).locate(table.mapped(indices, rows).rows(), places);
   for (const RowPlace& place : places) {
     sources.insert(column.sources[static_cast<std::size_t>(place.shard)]);
   }

@@ -35,7 +35,7 @@ struct Part {
 
 struct Samples {
   const Table& table;
-  std::span<const std::int64_t> indices;
+  IndexSpan indices;
   std::size_t batch;
   std::vector<Part> parts;
 
@@ -138,7 +138,7 @@ double copy_for(double seconds, std::barrier<>& ready, const std::deque<Copier>&
   }
 }
 
-Part part_of(Gatherer& gatherer, const Column& column, std::span<const std::int64_t> indices) {
+Part part_of(Gatherer& gatherer, const Column& column, IndexSpan indices) {
   Part part{&column, {}, {}};
   if (column.bounds != nullptr) {
     gatherer.read_spans(column, indices, part.spans, Reading::mapped);
@@ -161,9 +161,10 @@ double measure_gather(const Table& table, std::span<const std::int64_t> indices,
   table.check_process();
   table.check_indices(indices);
   Gatherer gatherer(table, SIZE_MAX);  // holds the mappings
-  Samples samples{table, indices, static_cast<std::size_t>(batch), {}};
+  std::vector<std::int64_t> rows;
+  Samples samples{table, table.mapped(indices, rows), static_cast<std::size_t>(batch), {}};
   for (const Column& column : table.columns()) {
-    samples.parts.push_back(part_of(gatherer, column, indices));
+    samples.parts.push_back(part_of(gatherer, column, samples.indices));
   }
   std::vector<std::deque<Copier>> copiers(static_cast<std::size_t>(threads));
   const std::size_t batch_count = samples.batch_count();

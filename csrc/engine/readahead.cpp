@@ -19,8 +19,7 @@ long major_faults() {
 
 Readahead::Monitor Readahead::monitor() { return {false, 0, major_faults()}; }
 
-void Readahead::prepare_bounds(const Monitor& monitor, Gatherer& gatherer,
-                               std::span<const std::int64_t> indices) {
+void Readahead::prepare_bounds(const Monitor& monitor, Gatherer& gatherer, IndexSpan indices) {
   if (monitor.looked && !cold()) return;
   for (const Column& column : table_.columns()) {
     if (column.bounds == nullptr) continue;
@@ -28,7 +27,7 @@ void Readahead::prepare_bounds(const Monitor& monitor, Gatherer& gatherer,
   }
 }
 
-void Readahead::prepare(Monitor& monitor, Gatherer& gatherer, std::span<const std::int64_t> indices,
+void Readahead::prepare(Monitor& monitor, Gatherer& gatherer, IndexSpan indices,
                         std::span<const SpanTable> spans) {
   const bool was_cold = cold();
   if (monitor.looked && !was_cold) return;
@@ -59,8 +58,8 @@ void Readahead::observe(Monitor& monitor, std::int64_t bytes) {
   monitor.major_faults = now;
 }
 
-bool Readahead::ask_if_missing(Gatherer& gatherer, const Column& column,
-                               std::span<const std::int64_t> indices, const Spans& spans) {
+bool Readahead::ask_if_missing(Gatherer& gatherer, const Column& column, IndexSpan indices,
+                               const Spans& spans) {
   if (gatherer.resident(column, indices, spans)) return false;
   gatherer.will_need(column, indices, spans);
   return true;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 
+#include "base/index_map.h"
 #include "batch/gather.h"
 #include "storage/table.h"
 
@@ -32,19 +33,18 @@ class Readahead {
   Reading reading() const { return cold() ? Reading::cold : Reading::mapped; }
   bool cold() const { return cold_.load(std::memory_order_relaxed); }
   // The same as prepare(), just before the bounds of ragged columns are read.
-  void prepare_bounds(const Monitor& monitor, Gatherer& gatherer,
-                      std::span<const std::int64_t> indices);
+  void prepare_bounds(const Monitor& monitor, Gatherer& gatherer, IndexSpan indices);
   // Called when a batch is begun, some time before it is gathered. While the data are cold, and for
   // the first batch of each thread, looks which rows are missing and asks for them.
-  void prepare(Monitor& monitor, Gatherer& gatherer, std::span<const std::int64_t> indices,
+  void prepare(Monitor& monitor, Gatherer& gatherer, IndexSpan indices,
                std::span<const SpanTable> spans);
   // Called after `bytes` were gathered by the calling thread.
   void observe(Monitor& monitor, std::int64_t bytes);
 
  private:
   // Starts reading a column of which a few rows, looked up, are not resident; whether it was so.
-  static bool ask_if_missing(Gatherer& gatherer, const Column& column,
-                             std::span<const std::int64_t> indices, const Spans& spans);
+  static bool ask_if_missing(Gatherer& gatherer, const Column& column, IndexSpan indices,
+                             const Spans& spans);
   void set_cold();
 
   const Table& table_;

@@ -102,9 +102,13 @@ void Engine::begin(Worker& worker, BatchTask& task) {
   task.stage.store(Stage::checking);
   auto* missing = options_.on_error == OnError::skip ? &task.missing : nullptr;
   worker.check.check_rows(task.indices, missing);
+  table_->mapped(task.indices, task.rows);
   task.stage.store(Stage::lengths);
   read_spans(worker, task);
-  if (worker.check.check_values(task.indices, task.spans, missing)) read_spans(worker, task);
+  if (worker.check.check_values(task.indices, task.spans, missing)) {
+    table_->mapped(task.indices, task.rows);
+    read_spans(worker, task);
+  }
   task.stage.store(Stage::layout);
   layout_batch(deliveries_, static_cast<std::int64_t>(task.indices.size()), task.spans,
                task.layout);
@@ -121,7 +125,7 @@ void Engine::begin(Worker& worker, BatchTask& task) {
   plan_pieces(task);
   task.pieces_left.store(task.pieces.size());
   if (task.indices.empty()) return;
-  readahead_.prepare(worker.monitor, worker.gatherer, task.indices, task.spans);
+  readahead_.prepare(worker.monitor, worker.gatherer, task.samples(), task.spans);
   task.stage.store(Stage::gathering);
 }
 
@@ -130,11 +134,11 @@ void Engine::read_spans(Worker& worker, BatchTask& task) {
   task.spans.resize(deliveries_.size());
   if (!any_ragged_) return;
   if (!task.indices.empty()) {
-    readahead_.prepare_bounds(worker.monitor, worker.gatherer, task.indices);
+    readahead_.prepare_bounds(worker.monitor, worker.gatherer, task.samples());
   }
   for (std::size_t column = 0; column < deliveries_.size(); ++column) {
     if (!deliveries_[column].ragged) continue;
-    worker.gatherer.read_spans(table_->columns()[column], task.indices, task.spans[column],
+    worker.gatherer.read_spans(table_->columns()[column], task.samples(), task.spans[column],
                                readahead_.reading());
   }
 }
@@ -226,7 +230,7 @@ void Engine::gather(Worker& worker, BatchTask& task, Piece& piece) {
 std::int64_t Engine::gather_piece(Worker& worker, BatchTask& task, const Piece& piece) const {
   const Column& column = table_->columns()[piece.column];
   const Delivery& delivery = deliveries_[piece.column];
-  const std::span<const std::int64_t> indices(task.indices.data() + piece.first, piece.count);
+  const IndexSpan indices = task.samples().subspan(piece.first, piece.count);
   std::byte* out = task.slots[delivery.slot].data();
   const auto first = static_cast<std::int64_t>(piece.first);
   if (!delivery.ragged) {

@@ -30,6 +30,8 @@ EpochPlan::EpochPlan(const EpochSpec& spec) : spec_(spec) {
   require(s.rank >= 0 && s.rank < s.world, "rank must lie in [0, world)", s.rank);
   require(s.first_position >= 0 && s.first_position <= s.rows,
           "first_position must lie in [0, rows]", s.first_position);
+  require(s.index_offset >= 0 && s.index_offset <= Permutation::kMaxSize - s.rows,
+          "index_offset must lie in [0, 2^62 - rows]", s.index_offset);
   const std::int64_t global_batch = s.batch * s.world;
   const std::int64_t rest = s.rows - s.first_position;
   batch_count_ = rest / global_batch;
@@ -82,6 +84,8 @@ void EpochPlan::indices(std::int64_t k, std::vector<std::int64_t>& out) const {
     index_run(first, {out.data() + done, static_cast<std::size_t>(count)});
     done += count;
   }
+  if (spec_.index_offset == 0) return;
+  for (std::int64_t& index : out) index += spec_.index_offset;
 }
 
 void EpochPlan::index_run(std::int64_t first, std::span<std::int64_t> out) const {

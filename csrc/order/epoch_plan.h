@@ -39,6 +39,7 @@ struct EpochSpec {
   std::int64_t block_rows = 0;                 // `block` only
   std::int64_t window_blocks = 0;              // `block` only
   std::shared_ptr<const WeightTable> weights;  // `weighted` only: what each position draws from
+  std::int64_t index_offset = 0;               // added to each index
 };
 
 // Global batch k covers positions [first + k G, first + (k + 1) G), G = batch * world, and rank r

@@ -55,11 +55,13 @@ void ColumnGroup::locate(std::span<const std::int64_t> indices, std::span<RowPla
 }
 
 Table::Table(std::unique_ptr<FileCache> files, std::vector<Source> sources,
-             std::vector<ColumnGroup> groups, std::vector<Column> columns)
+             std::vector<ColumnGroup> groups, std::vector<Column> columns,
+             std::shared_ptr<const IndexMap> map)
     : files_(std::move(files)),
       sources_(std::move(sources)),
       groups_(std::move(groups)),
-      columns_(std::move(columns)) {
+      columns_(std::move(columns)),
+      map_(std::move(map)) {
   if (groups_.empty()) throw std::invalid_argument("a table needs at least one group");
   rows_ = groups_.front().samples();
   for (const ColumnGroup& group : groups_) {
@@ -67,6 +69,13 @@ Table::Table(std::unique_ptr<FileCache> files, std::vector<Source> sources,
       throw std::invalid_argument("groups of " + std::to_string(rows_) + " and " +
                                   std::to_string(group.samples()) + " samples cannot be combined");
     }
+  }
+  if (map_ != nullptr) {
+    if (map_->row_limit() != rows_) {
+      throw std::invalid_argument("an index map for " + std::to_string(map_->row_limit()) +
+                                  " samples does not fit " + std::to_string(rows_));
+    }
+    rows_ = map_->index_limit();
   }
   for (const Column& column : columns_) check_column(column);
   const auto has_blocks = [](const Source& source) { return source.blocks.block_bytes != 0; };
@@ -147,6 +156,14 @@ void Table::check_indices(std::span<const std::int64_t> indices) const {
                             " is out of range for a dataset of " + std::to_string(rows_) +
                             " samples");
   }
+}
+
+IndexSpan Table::mapped(std::span<const std::int64_t> indices,
+                        std::vector<std::int64_t>& memory) const {
+  if (map_ == nullptr) return indices;
+  memory.resize(indices.size());
+  map_->rows(indices, memory);
+  return {indices, memory};
 }
 
 void Table::check_process() const {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/fork.h"
+#include "base/index_map.h"
 #include "storage/file_cache.h"
 #include "storage/stored.h"
 
@@ -101,13 +102,15 @@ class Checksums;
 // Immutable after construction and safe to use from any thread of the process that made it.
 class Table {
  public:
+  // `map`: from the dataset's indices to the samples of the groups; nullptr: they are the same.
   // Throws std::invalid_argument or FormatError unless every row of every column lies inside its
-  // source and all groups have equally many samples.
+  // source and all groups, and the map, have equally many samples.
   Table(std::unique_ptr<FileCache> files, std::vector<Source> sources,
-        std::vector<ColumnGroup> groups, std::vector<Column> columns);
+        std::vector<ColumnGroup> groups, std::vector<Column> columns,
+        std::shared_ptr<const IndexMap> map = nullptr);
   ~Table();
 
-  std::int64_t rows() const { return rows_; }
+  std::int64_t rows() const { return rows_; }  // indices are smaller
   std::span<const Column> columns() const { return columns_; }
   const ColumnGroup& group_of(const Column& column) const {
     return groups_[static_cast<std::size_t>(column.group)];
@@ -123,6 +126,9 @@ class Table {
   Checksums* checksums() const { return checksums_.get(); }
   // Throws std::out_of_range naming the first index outside [0, rows()).
   void check_indices(std::span<const std::int64_t> indices) const;
+  // The indices with their samples in the groups, which are computed in `memory` if there is a map.
+  // REQUIRES: the indices were checked.
+  IndexSpan mapped(std::span<const std::int64_t> indices, std::vector<std::int64_t>& memory) const;
   // Throws StoppedError in a forked child: the file cache's mutex belongs to the parent.
   void check_process() const;
 
@@ -136,6 +142,7 @@ class Table {
   std::vector<Source> sources_;
   std::vector<ColumnGroup> groups_;
   std::vector<Column> columns_;
+  std::shared_ptr<const IndexMap> map_;
   std::int64_t rows_ = 0;
   std::unique_ptr<Checksums> checksums_;
 };

@@ -16,8 +16,9 @@ def concatenate(parts: Sequence[Extents]) -> Extents:
     """The samples of all parts, one after the other.
 
     Raises:
-        ValueError: the parts differ in structure, dtype, shape or row stride.
+        ValueError: the parts differ in structure, dtype, shape or row stride, or one is mixed.
     """
+    _check_unmixed(parts)
     first = parts[0]
     if any(skeleton(part.structure) != skeleton(first.structure) for part in parts):
         raise ValueError("the parts have different structures")
@@ -38,6 +39,11 @@ def concatenate(parts: Sequence[Extents]) -> Extents:
     order = [leaf for leaves in members.values() for leaf in leaves]
     numbers = iter(np.argsort(order).tolist())
     return Extents(tuple(groups), map_leaves(lambda _: next(numbers), first.structure))
+
+
+def _check_unmixed(parts: Sequence[Extents]) -> None:
+    if any(part.mixed is not None for part in parts):
+        raise ValueError("a mixture's samples are not places that could be combined")
 
 
 def _join_columns(columns: list[Column]) -> Column:
@@ -87,8 +93,9 @@ def stack(parts: Any) -> Extents:
         parts: A structure whose leaves are `Extents` of equally many samples.
 
     Raises:
-        ValueError: there is no part, or the lengths differ.
+        ValueError: there is no part, the lengths differ, or one is mixed.
     """
+    _check_unmixed(flatten(parts))
     groups: list[Group] = []
     order: list[tuple[int, int]] = []  # group and place in it, for each column as it is met
     structures: list[Any] = []

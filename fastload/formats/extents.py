@@ -246,6 +246,8 @@ class Extents:
         structure: The containers of a sample (see `fastload.structure`); its leaves number the
             columns in the order of the groups, then of their columns.
         content: The fingerprint of the content where it is known already, as in a manifest.
+        mixed: Which sample of the groups each sample is, where that is computed: of a Mixture. It
+            has indices beyond its length, too.
 
     Raises:
         ValueError: groups of unequal length, or a structure that does not fit the columns.
@@ -261,6 +263,7 @@ class Extents:
     groups: tuple[Group, ...]
     structure: Any
     content: str | None = None
+    mixed: _core.Mixture | None = None
 
     def __post_init__(self) -> None:
         leaves = flatten(self.structure)
@@ -271,7 +274,7 @@ class Extents:
                 raise ValueError("rows of a shard are negative or too many")
             for column in group.columns:
                 column.check(group.shard_rows)
-        if any(group.rows != self.rows for group in self.groups):
+        if any(group.rows != self.groups[0].rows for group in self.groups):
             raise ValueError(f"groups differ in length: {[group.rows for group in self.groups]}")
 
     @cached_property
@@ -287,7 +290,7 @@ class Extents:
     @cached_property
     def rows(self) -> int:
         """Samples of the dataset."""
-        return self.groups[0].rows
+        return self.groups[0].rows if self.mixed is None else len(self.mixed)
 
     def take(self, indices: Int64Array) -> Extents:
         """The samples at `indices`, as int64 in [0, rows), in that order.
@@ -298,20 +301,24 @@ class Extents:
         indices = np.ascontiguousarray(indices, np.int64)
         if len(indices) and not 0 <= indices.min() <= indices.max() < self.rows:
             raise IndexError(f"an index is outside the {self.rows} samples")
+        if self.mixed is not None:
+            indices = self.mixed.rows(indices)
         groups = [
             replace(g, index_map=indices if g.index_map is None else g.index_map[indices])
             for g in self.groups
         ]
-        return replace(self, groups=tuple(groups))
+        return replace(self, groups=tuple(groups), mixed=None)
 
     def slice(self, start: int, stop: int) -> Extents:
-        """The samples [start, stop), which costs no memory per sample.
+        """The samples [start, stop), which costs no memory per sample but of a Mixture.
 
         Raises:
             IndexError: the range is not inside [0, rows].
         """
         if not 0 <= start <= stop <= self.rows:
             raise IndexError(f"[{start}, {stop}) is not inside the {self.rows} samples")
+        if self.mixed is not None:
+            return self.take(np.arange(start, stop))
         content = self.content
         if content is not None and (start, stop) != (0, self.rows):
             part = hashlib.sha256(f"{content} {start} {stop}".encode())
@@ -339,7 +346,7 @@ class Extents:
             group = builder.add_group(group_.shard_rows, group_.index_map)
             for column in group_.columns:
                 _add_column(builder, group, column, numbered)
-        return builder.build()
+        return builder.build(self.mixed)
 
     def fingerprint(self) -> str:
         """A hash of the content that does not depend on paths, times or the machine.

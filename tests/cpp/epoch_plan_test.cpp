@@ -287,6 +287,24 @@ int main() {
     }
   });
 
+  check::promise("an offset is added to each index, wherever a tail wraps", [] {
+    EpochSpec spec;
+    spec.rows = 11;
+    spec.batch = 3;
+    spec.world = 2;
+    spec.tail = Tail::kPad;
+    for (spec.rank = 0; spec.rank < 2; ++spec.rank) {
+      const auto plain = batches_of(spec);
+      spec.index_offset = Permutation::kMaxSize - 11;
+      auto moved = batches_of(spec);
+      for (Indices& batch : moved) {
+        for (std::int64_t& index : batch) index -= spec.index_offset;
+      }
+      CHECK(moved == plain);
+      spec.index_offset = 0;
+    }
+  });
+
   check::promise("a wrong spec is refused by name", [] {
     const auto refuses = [](const char* field, auto change) {
       EpochSpec spec;
@@ -306,6 +324,8 @@ int main() {
     refuses("rank", [](EpochSpec& s) { s.rank = -1; });
     refuses("first_position", [](EpochSpec& s) { s.first_position = 11; });
     refuses("first_position", [](EpochSpec& s) { s.first_position = -1; });
+    refuses("index_offset", [](EpochSpec& s) { s.index_offset = -1; });
+    refuses("index_offset", [](EpochSpec& s) { s.index_offset = Permutation::kMaxSize - 9; });
     refuses("block_rows", [](EpochSpec& s) {
       s.order = OrderKind::kBlock;
       s.block_rows = 0;

@@ -78,8 +78,9 @@ class TestTable {
  public:
   TestTable(const Folder& folder, const std::vector<std::int64_t>& shard_rows,
             const std::vector<ColumnSpec>& columns, Io io = Io::kAuto, const Indices* map = nullptr,
-            fastload::OpenFileLimits limits = fastload::OpenFileLimits::of_this_process())
-      : specs_(columns) {
+            fastload::OpenFileLimits limits = fastload::OpenFileLimits::of_this_process(),
+            std::shared_ptr<const fastload::IndexMap> computed = nullptr)
+      : specs_(columns), computed_(computed) {
     auto files = std::make_unique<FileCache>(io, limits);
     std::vector<Source> sources;
     std::vector<Column> described;
@@ -113,13 +114,14 @@ class TestTable {
     groups.emplace_back(shard_rows, map_, map != nullptr);
     mapped_ = map != nullptr;
     table = std::make_shared<const Table>(std::move(files), std::move(sources), std::move(groups),
-                                          std::move(described));
+                                          std::move(described), std::move(computed));
   }
 
   // Whether `data` holds the samples of a column.
   void check_samples(std::size_t column, const Indices& indices, const std::byte* data) const {
     const ColumnSpec& spec = specs_[column];
     for (std::int64_t index : indices) {
+      if (computed_ != nullptr) computed_->rows({&index, 1}, {&index, 1});
       const std::int64_t row = mapped_ ? map_[static_cast<std::size_t>(index)] : index;
       for (std::int64_t at = 0; at < spec.row_bytes; ++at, ++data) {
         const std::byte right = expected(column, row, at);
@@ -147,6 +149,7 @@ class TestTable {
   }
 
   std::vector<ColumnSpec> specs_;
+  std::shared_ptr<const fastload::IndexMap> computed_;
   std::vector<std::unique_ptr<Bytes>> memory_;
   Indices map_;
   bool mapped_ = false;
