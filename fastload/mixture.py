@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
@@ -13,6 +14,7 @@ import numpy as np
 
 from fastload import _core
 from fastload.dataset import Dataset
+from fastload.dataset import open as open_path
 from fastload.formats.extents import Int64Array
 
 EXHAUSTED = ("stop", "repeat", "drop")
@@ -33,8 +35,8 @@ class Mixture:
     permuted on top with `shuffle`; other samplers know `range(len(mixture))` only, the first epoch.
 
     Args:
-        datasets: Map-style datasets, none of them empty. One that is changed later is still taken
-            to have as many samples as now.
+        datasets: Map-style datasets, or paths for `fastload.open`; none of them empty. One that is
+            changed later is still taken to have as many samples as now.
         weights: How often each is read, relative to the others; None: by its size, so that each
             sample comes once an epoch. Numbers count as they are printed: 0.1 is a tenth. What does
             not fit 62 bits is rounded, once. A dataset of weight 0 is never read.
@@ -45,7 +47,7 @@ class Mixture:
         samples: Of an epoch, instead; datasets begin again as often as it takes.
 
     Attributes:
-        datasets: As given, as a list.
+        datasets: A list of them.
         sizes: Samples of each dataset.
         weights: As integers without a common divisor.
         seed: As given.
@@ -78,7 +80,9 @@ class Mixture:
         exhausted: str = "stop",
         samples: int | None = None,
     ) -> None:
-        self.datasets = list(datasets)
+        self.datasets = [
+            open_path(each) if isinstance(each, (str, os.PathLike)) else each for each in datasets
+        ]
         if exhausted not in EXHAUSTED:
             raise ValueError(f"exhausted must be 'stop', 'repeat' or 'drop', not {exhausted!r}")
         if samples is not None and exhausted == "drop":

@@ -24,7 +24,7 @@ from torch.utils.data import (
 )
 
 import fastload
-from fastload import ArrayDataset, FastLoader, Mixture, PadTo, RandomCrop
+from fastload import ArrayDataset, FastLoader, Mixture, PadTo, RandomCrop, TokenDataset
 from fastload.formats.extents import Field
 
 RANDOM = np.random.default_rng(0)
@@ -309,6 +309,31 @@ def test_epochs_end_where_indices_do() -> None:
 
 
 # --- What is made of a mixture -----------------------------------------------------------------
+
+
+def test_folders_and_files_are_opened(tmp_path: Path) -> None:
+    fastload.pack({"x": np.arange(6)}, tmp_path / "packed")
+    fastload.pack({"x": np.arange(10, 13)}, tmp_path / "other")
+    mixture = Mixture([tmp_path / "packed", str(tmp_path / "other")], [2, 1])
+    loader = FastLoader(mixture, 9)
+    assert loader.is_native
+    assert next(iter(loader))["x"].tolist() == [int(sample["x"]) for sample in mixture]
+    with pytest.raises(FileNotFoundError):
+        Mixture([tmp_path / "nowhere"])
+
+
+def test_tokens_of_several_files(tmp_path: Path) -> None:
+    tokens = np.random.default_rng(1).integers(0, 999, (2, 500))
+    files = []
+    for number, (own, dtype) in enumerate(zip(tokens, ("uint16", "uint16"), strict=True)):
+        own.astype(dtype).tofile(tmp_path / f"{number}.bin")
+        files.append(TokenDataset(tmp_path / f"{number}.bin", 16, dtype=dtype))
+    native, python = (kind(files, [3, 1], seed=1) for kind in (Mixture, ByPython))
+    fast, slow = (FastLoader(data, 5, seed=1) for data in (native, python))
+    assert fast.is_native
+    for _epoch in range(2):
+        for got, want in zip(fast, slow, strict=True):
+            assert_same(got, want)
 
 
 def test_a_part_of_a_mixture_and_what_holds_one() -> None:
