@@ -67,7 +67,7 @@ def _column_bytes(group: Group, column: Column) -> int:
 
 def fingerprint(dataset: Any) -> str:
     """What a loader's state remembers of any dataset, to refuse another one."""
-    if type(dataset) is Mixture:
+    if isinstance(dataset, Mixture):
         parts = list(map(fingerprint, dataset.datasets))
         told = [parts, dataset.sizes, dataset.weights, dataset.seed, dataset.exhausted]
         digest = hashlib.sha256(json.dumps([*told, dataset.samples]).encode())

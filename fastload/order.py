@@ -68,7 +68,8 @@ class KeyedSampler(DistributedSampler[int]):
     `set_epoch`.
 
     Args:
-        dataset: Anything with a length.
+        dataset: Anything with a length. Of a `Mixture` each epoch has the indices that follow those
+            of the epoch before.
         batch_size: Samples of one rank's step. It must be that of the batch sampler.
         shuffle: Permuted, or in order.
         seed: In [0, 2**64).

@@ -24,7 +24,15 @@ from torch.utils.data import (
 )
 
 import fastload
-from fastload import ArrayDataset, FastLoader, Mixture, PadTo, RandomCrop, TokenDataset
+from fastload import (
+    ArrayDataset,
+    FastLoader,
+    Mixture,
+    PadTo,
+    RandomCrop,
+    TokenDataset,
+    WeightedSampler,
+)
 from fastload.formats.extents import Field
 
 RANDOM = np.random.default_rng(0)
@@ -139,6 +147,32 @@ def test_ranks_share_each_epoch_of_a_mixture(world: int, options: str, drop_last
                 assert got == [labels(mixture, indices) for indices in want]
 
 
+@pytest.mark.parametrize("tail", ["mask", "short"])
+def test_each_sample_of_an_epoch_comes_once_over_the_ranks(tail: str) -> None:
+    for mixture in mixtures("pictures", "drop"):
+        ranks = [FastLoader(mixture, 4, seed=2, shard=(r, 5), tail=tail) for r in range(5)]
+        for epoch in range(2):
+            got: list[int] = []
+            for loader in ranks:
+                for batch in loader:
+                    got += batch["y"][batch["real"] if tail == "mask" else slice(None)].tolist()
+            length = len(mixture)
+            want = labels(mixture, range(epoch * length, (epoch + 1) * length))
+            assert sorted(got) == sorted(want)
+
+
+def test_drawn_by_weight_from_the_first_epoch() -> None:
+    mixture, python = mixtures("pictures", "stop")
+    heavy = np.arange(len(mixture)) % 3 == 0
+    sampler = WeightedSampler(heavy, 30, seed=1)
+    allowed = set(labels(mixture, np.flatnonzero(heavy).tolist()))
+    for data in (mixture, python):
+        for _epoch in range(2):
+            drawn = flat([places(batch) for batch in FastLoader(data, 5, sampler=sampler)])
+            assert len(drawn) == 30
+            assert set(drawn) <= allowed
+
+
 def test_blocks_are_those_of_the_epoch() -> None:
     mixture, _ = mixtures("pictures", "samples")
     loader = FastLoader(mixture, 4, seed=2, shuffle=True, order="block")
@@ -200,16 +234,19 @@ def test_a_sample_that_comes_again_is_cropped_anew() -> None:
     assert torch.equal(next(iter(whole))["x"], first)
 
 
-def test_samples_that_are_left_out_are_named_by_the_mixture(tmp_path: Path) -> None:
+@pytest.mark.parametrize("told", ["datasets", "loader"])
+def test_samples_that_are_left_out_are_named_by_the_mixture(tmp_path: Path, told: str) -> None:
     rows = 3000
     data = {"x": RANDOM.integers(0, 255, (rows, 1000), "uint8"), "y": np.arange(rows)}
     fastload.pack(data, tmp_path / "packed")
     flip(tmp_path / "packed/shard-000000.safetensors", 1_500_000)
-    bad = fastload.open(tmp_path / "packed", verify="lazy")
+    lazy: list[str | None] = ["lazy", None]
+    bad = fastload.open(tmp_path / "packed", verify=lazy[told == "loader"])
     other = ArrayDataset({"x": np.zeros((7, 1000), "uint8"), "y": np.arange(-7, 0)})
     options: dict[str, Any] = {"weights": [10, 1], "seed": 1, "exhausted": "repeat"}
     mixture = Mixture([bad, other], **options)
-    loader = FastLoader(mixture, 100, seed=0, shuffle=True, on_error="skip")
+    lazily = lazy[told == "datasets"]
+    loader = FastLoader(mixture, 100, seed=0, shuffle=True, verify=lazily, on_error="skip")
     with pytest.warns(UserWarning, match="samples are left out"):
         epochs = [list(loader), list(loader)]
     length = len(mixture)
@@ -290,11 +327,12 @@ def test_a_state_is_of_one_mixture() -> None:
     for other in others:
         with pytest.raises(ValueError, match="another fingerprint of the dataset"):
             FastLoader(other, 4, seed=0).load_state_dict(state)
-    python = Mixture([list(range(5)), list(range(3))], [1, 2])
-    state = FastLoader(python, 4, seed=0).state_dict()
-    FastLoader(python, 4, seed=0).load_state_dict(state)
-    with pytest.raises(ValueError, match="another fingerprint"):
-        FastLoader(Mixture(python.datasets, [2, 1]), 4, seed=0).load_state_dict(state)
+    for kind in (Mixture, ByPython):
+        python = kind([list(range(5)), list(range(3))], [1, 2])
+        state = FastLoader(python, 4, seed=0).state_dict()
+        FastLoader(python, 4, seed=0).load_state_dict(state)
+        with pytest.raises(ValueError, match="another fingerprint"):
+            FastLoader(kind(python.datasets, [2, 1]), 4, seed=0).load_state_dict(state)
 
 
 def test_epochs_end_where_indices_do() -> None:
