@@ -7,7 +7,7 @@ import numpy
 import numpy.typing
 import typing
 import typing_extensions
-__all__: list[str] = ['ArrayOrder', 'CudaDevice', 'Engine', 'EpochPlan', 'LoadStats', 'Mixture', 'Permutation', 'PixelPlan', 'PushedOrder', 'SlotPool', 'Table', 'TableBuilder', 'Transfer', 'WeightTable', 'copy_kernels', 'crc32c', 'crc32c_combine', 'measure_gather', 'set_copy_kernel', 'start_writeback']
+__all__: list[str] = ['ArrayOrder', 'CudaDevice', 'Engine', 'EpochPlan', 'LoadStats', 'Mixture', 'Permutation', 'PixelPlan', 'PushedOrder', 'SlotPool', 'StreamTimes', 'Table', 'TableBuilder', 'Transfer', 'WeightTable', 'copy_kernels', 'crc32c', 'crc32c_combine', 'measure_gather', 'set_copy_kernel', 'start_writeback']
 class Permutation:
     """
     A keyed bijection of [0, n) in O(1) memory.
@@ -175,12 +175,26 @@ class CudaDevice:
     @property
     def ordinal(self) -> int:
         ...
+class StreamTimes:
+    """
+    How long a GPU's streams took for the batches of a loader.
+    """
+    def __init__(self, device: CudaDevice) -> None:
+        ...
+    def read(self) -> dict[str, int]:
+        """
+        What has passed; nothing in a forked child.
+        """
 class Transfer:
     """
     The copies of one iterator's batches to a GPU.
     """
-    def __init__(self, device: CudaDevice, pool: typing.Any) -> None:
+    def __init__(self, device: CudaDevice, pool: typing.Any, times: StreamTimes) -> None:
         ...
+    def ask(self, stream: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        From now on the stream has nothing to do, until it is handed a batch.
+        """
     def check(self, stream: typing.SupportsInt | typing.SupportsIndex) -> None:
         """
         Raises CudaError if nothing can be submitted now.

@@ -33,6 +33,13 @@ class Copies(Protocol):
 class Copier(Protocol):
     """Copies for one iterator, beside the stream on which its consumer computes."""
 
+    def ask(self) -> None:
+        """Says that the current stream has nothing more to do until it is given a batch.
+
+        Raises:
+            CudaError: the device is lost.
+        """
+
     def submit(self, leaves: Sequence[Leaf]) -> Copies:
         """Begins to copy a batch, to memory that belongs to the current stream.
 
@@ -178,6 +185,9 @@ class StreamCopier:
 
     def __init__(self, streams: Streams) -> None:
         self._streams = streams
+
+    def ask(self) -> None:
+        """See `Copier`; nothing is measured here."""
 
     def submit(self, leaves: Sequence[Leaf]) -> _StreamCopies:
         """See `Copier`."""

@@ -48,12 +48,14 @@ class Cuda:
     Attributes:
         streams: The same.
         pool: Memory that the device reads by itself.
+        times: What its streams did for the loader.
     """
 
     def __init__(self, streams: CudaStreams, device: _core.CudaDevice) -> None:
         self.streams = streams
         self._device = device
         self.pool = _core.SlotPool(device)
+        self.times = _core.StreamTimes(device)
         self._refuses_kernels = False
 
     def runs(self, plan: _core.PixelPlan) -> bool:
@@ -74,7 +76,8 @@ class Cuda:
 
     def copier(self) -> CudaCopier:
         """For one iterator."""
-        return CudaCopier(self.streams, _core.Transfer(self._device, self.pool), self.pool)
+        transfer = _core.Transfer(self._device, self.pool, self.times)
+        return CudaCopier(self.streams, transfer, self.pool)
 
 
 def open_cuda(device: torch.device) -> Cuda | None:
@@ -112,6 +115,10 @@ class CudaCopier:
         self._streams = streams
         self._transfer = transfer
         self._pool = pool
+
+    def ask(self) -> None:
+        """See `Copier`."""
+        self._transfer.ask(self._streams.handle(self._streams.current()))
 
     def submit(self, leaves: Sequence[Leaf]) -> CudaCopies:
         """See `Copier`."""

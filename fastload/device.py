@@ -96,6 +96,7 @@ class Prefetcher:
         if self._pid != os.getpid():  # the lock may have been copied while it was held
             raise StoppedError("the iterator belongs to the parent process; make a new one here")
         with self._lock:
+            self._copier.ask()
             self._drop_done()
             while len(self._running) > _RUNNING:
                 self._running[0].wait()
@@ -199,6 +200,11 @@ class Target:
     def pool(self) -> _core.SlotPool | None:
         """See the class."""
         return None if self._cuda is None else self._cuda.pool
+
+    @property
+    def times(self) -> _core.StreamTimes | None:
+        """What the device's streams did for the batches; None: nobody measures it."""
+        return None if self._cuda is None else self._cuda.times
 
     def runs(self, plan: _core.PixelPlan) -> bool:
         """Whether the device itself can deliver images so, of what is stored."""

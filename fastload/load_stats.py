@@ -34,13 +34,18 @@ def timed(take: Callable[[Any], T], stats: _core.LoadStats) -> Callable[[Any], T
 
 
 def figures(
-    stats: _core.LoadStats, pools: Sequence[_core.SlotPool], *, is_native: bool
+    stats: _core.LoadStats,
+    pools: Sequence[_core.SlotPool],
+    times: Sequence[_core.StreamTimes],
+    *,
+    is_native: bool,
 ) -> dict[str, float]:
     """What `FastLoader.stats` gives.
 
     Args:
         stats: Of the loader.
         pools: Of the loader.
+        times: Of the devices that its batches are copied to, if these are measured.
         is_native: Whether it has more than batches and waits.
     """
     found = stats.read()
@@ -50,6 +55,13 @@ def figures(
         "wait_p50_ms": found["wait_p50_ns"] / 1e6,
         "wait_p99_ms": found["wait_p99_ns"] / 1e6,
     }
+    if times:
+        streams = [device.read() for device in times]
+        known |= {
+            "h2d_bytes": sum(device["bytes"] for device in streams),
+            "h2d_s": sum(device["copy_ns"] for device in streams) / 1e9,
+            "gpu_stall_s": sum(device["stall_ns"] for device in streams) / 1e9,
+        }
     if not is_native:
         return known
     return known | {

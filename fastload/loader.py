@@ -25,7 +25,6 @@ from fastload.formats import checks
 from fastload.groups import Groups
 from fastload.handover import BatchTransform, Handover
 from fastload.iterator import _NativeIterator
-from fastload.load_stats import figures
 from fastload.native import native_extents
 from fastload.run import Chosen, Kept, Run, checked_extents, collated_extents, make_run
 from fastload.state import Bookmark, prepare_sampler
@@ -312,8 +311,13 @@ class FastLoader(StatefulLoader[T_co]):
 
             - `batches`: handed out or copied ahead to a device.
             - `wait_s`: seconds in which `next()` waited for a batch, or made it.
-            - `wait_p50_ms`, `wait_p99_ms`: such waits, batch by batch, in milliseconds: the median
-              and the 99th percentile, to within a sixteenth.
+            - `wait_p50_ms`, `wait_p99_ms`: the median and the 99th percentile of such, to 1/16.
+
+            With a CUDA `device`, from the first iterator on (torch's own copies are not measured):
+
+            - `h2d_bytes`, `h2d_s`: copied to it, and seconds of its side stream for that.
+            - `gpu_stall_s`: seconds in which the stream that computes had done all of its work and
+              waited for a batch.
 
             Of native data also:
 
@@ -321,13 +325,11 @@ class FastLoader(StatefulLoader[T_co]):
             - `missing`: samples that `on_error="skip"` left out.
             - `worker_wait_s`: seconds in which threads had nothing to do, summed over them.
             - `ready`: batches that wait to be taken, now.
-            - `cold_share`: of the batches, those that came while data were not in the page cache;
-              from 0 to 1.
-            - `slot_bytes`: memory of batches that are being filled, are ready, or are kept by
-              somebody, now.
+            - `cold_share`: of the batches, those whose data were not in the page cache; 0 to 1.
+            - `slot_bytes`: memory of batches that are being filled, ready, or kept, now.
             - `free_slot_bytes`: memory that is kept for the next ones, now.
-            - `slot_allocations`: pieces of memory that were ever taken for them. It stays as it is
-              once the loader has enough; for a GPU it grows, but all are parts of what is pinned.
+            - `slot_allocations`: pieces of memory that were ever taken for them; on the CPU it
+              stays as it is once the loader has enough.
 
         Example:
             >>> loader = FastLoader(ArrayDataset(np.arange(8)), batch_size=3)
@@ -336,4 +338,4 @@ class FastLoader(StatefulLoader[T_co]):
             >>> stats["batches"], stats["samples"], stats["bytes"]
             (3, 8, 64)
         """
-        return figures(self._kept.stats, self._kept.pools, is_native=not self._kept.by_torch)
+        return self._kept.figures()

@@ -23,6 +23,7 @@ from fastload.formats.extents import Extents
 from fastload.handover import BatchTransform
 from fastload.kernels import RawFields
 from fastload.keyed import is_keyed, is_masked
+from fastload.load_stats import figures
 from fastload.native import delivered_bytes, native_extents
 from fastload.state import Bookmark, bottom
 from fastload.structure import MISSING, REAL, map_leaves
@@ -129,6 +130,16 @@ class Kept:
         """All memory of batches."""
         pinned = (target.pool for target in list(self._targets.values()))
         return [self.pool, *(pool for pool in pinned if pool is not None)]
+
+    @property
+    def times(self) -> list[_core.StreamTimes]:
+        """Of the devices that measure what they do for batches."""
+        measured = (target.times for target in list(self._targets.values()))
+        return [times for times in measured if times is not None]
+
+    def figures(self) -> dict[str, float]:
+        """What `FastLoader.stats` gives."""
+        return figures(self.stats, self.pools, self.times, is_native=not self.by_torch)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Kept, (set(self.said),)

@@ -67,8 +67,13 @@ class FakeGpu:
         """Whether a graph is captured from the stream."""
         self.library.fake_cuda_capture(_handle(stream), int(is_captured))
 
+    def stop_clock(self, ns_per_byte: int) -> None:
+        """See fake_cuda.h."""
+        self.library.fake_cuda_stop_clock(ctypes.c_int64(ns_per_byte))
+
     def forgive(self) -> None:
-        """Neither faults nor delays from now on, and nothing is held up."""
+        """Neither faults nor delays from now on, and nothing is held up; time passes."""
+        self.stop_clock(-1)
         self.library.fake_cuda_forgive()
         self.library.fake_cuda_seed(0, 0)
         self.library.fake_cuda_hold_all(0)

@@ -26,7 +26,8 @@ class Rig:
         self.device = _core.CudaDevice(0, library)
         self.pool = _core.SlotPool(self.device)
         self.pool.reserve(1 << 20)
-        self.transfer = _core.Transfer(self.device, self.pool)
+        self.times = _core.StreamTimes(self.device)
+        self.transfer = _core.Transfer(self.device, self.pool, self.times)
         self.large = np.zeros_like(LARGE)
         self.slab = np.zeros(1024, np.uint8)
 
@@ -56,6 +57,7 @@ def test_arrays_arrive(rig: Rig) -> None:
     stats = rig.transfer.stats()
     waits = stats.pop("waits")
     assert waits in (0, 1)
+    assert rig.times.read()["bytes"] == stats["bytes"]
     assert stats == {"bytes": LARGE.nbytes + 912, "copies": 2, "packed": 2, "kernels": 0}
     assert (rig.device.ordinal, rig.device.driver_version) == (0, 13000)
     assert rig.pool.complaint == ""

@@ -50,9 +50,10 @@ CudaStream stream_of(std::uintptr_t handle) { return reinterpret_cast<CudaStream
 // The lock is for programs that share an iterator between threads: they get each other's batches.
 class PyTransfer {
  public:
-  PyTransfer(std::shared_ptr<CudaDevice> device, const py::object& pool) {
+  PyTransfer(std::shared_ptr<CudaDevice> device, const py::object& pool,
+             std::shared_ptr<StreamTimes> times) {
     check_not_exiting();
-    transfer_ = std::make_unique<Transfer>(std::move(device), pool_of(pool));
+    transfer_ = std::make_unique<Transfer>(std::move(device), pool_of(pool), std::move(times));
   }
 
   ~PyTransfer() {
@@ -70,6 +71,12 @@ class PyTransfer {
     const Unlocked unlocked;
     MutexLock lock(mutex_);
     transfer_->check(stream_of(stream));
+  }
+
+  void ask(std::uintptr_t stream) {
+    const Unlocked unlocked;
+    MutexLock lock(mutex_);
+    transfer_->ask(stream_of(stream));
   }
 
   Transfer::Ticket submit(const std::vector<CopyArgument>& copies,
@@ -141,6 +148,19 @@ void load_kernel_of(CudaDevice& self, const PixelPlan& plan) {
   load_kernel(self, plan);
 }
 
+py::typing::Dict<py::str, py::int_> figures_of(StreamTimes& times) {
+  StreamFigures figures;
+  {
+    const Unlocked unlocked;
+    figures = times.read();
+  }
+  py::typing::Dict<py::str, py::int_> out;
+  out["bytes"] = figures.bytes;
+  out["copy_ns"] = figures.copy_ns;
+  out["stall_ns"] = figures.stall_ns;
+  return out;
+}
+
 }  // namespace
 
 void register_device(py::module_& module) {
@@ -156,11 +176,19 @@ void register_device(py::module_& module) {
       .def("load_kernel", &load_kernel_of,
            "Raises CudaError unless the driver takes what delivers images so.", "plan"_a);
 
+  py::class_<StreamTimes, std::shared_ptr<StreamTimes>>(
+      module, "StreamTimes", "How long a GPU's streams took for the batches of a loader.")
+      .def(py::init<std::shared_ptr<CudaDevice>>(), "device"_a)
+      .def("read", &figures_of, "What has passed; nothing in a forked child.");
+
   // Addresses and streams are integers, as torch gives them.
   py::class_<PyTransfer>(module, "Transfer", "The copies of one iterator's batches to a GPU.")
-      .def(py::init<std::shared_ptr<CudaDevice>, const py::object&>(), "device"_a, "pool"_a)
+      .def(py::init<std::shared_ptr<CudaDevice>, const py::object&, std::shared_ptr<StreamTimes>>(),
+           "device"_a, "pool"_a, "times"_a)
       .def("check", &PyTransfer::check, "Raises CudaError if nothing can be submitted now.",
            "stream"_a)
+      .def("ask", &PyTransfer::ask,
+           "From now on the stream has nothing to do, until it is handed a batch.", "stream"_a)
       .def("submit", &PyTransfer::submit,
            "Enqueues the copies of a batch behind what the stream was given; returns its ticket.",
            "copies"_a, "packed"_a, "pixels"_a, "stream"_a)

@@ -12,7 +12,6 @@ namespace {
 
 constexpr unsigned kStreamNonBlocking = 1;
 constexpr unsigned kEventBlockingSync = 1;  // a thread that waits sleeps
-constexpr unsigned kEventDisableTiming = 2;
 constexpr int kCaptureModeRelaxed = 2;
 constexpr CudaResult kNotInitialized = 3;
 constexpr int kPciIdBytes = 32;
@@ -168,18 +167,17 @@ void CudaDevice::check(CudaResult result, const char* call) const {
   throw CudaError(message, result);
 }
 
-CudaEvent CudaDevice::take_event() {
+SharedEvent CudaDevice::take_event() {
+  CudaEvent event = nullptr;
   {
     MutexLock lock(mutex_);
     if (!spare_events_.empty()) {
-      CudaEvent event = spare_events_.back();
+      event = spare_events_.back();
       spare_events_.pop_back();
-      return event;
     }
   }
-  CudaEvent event = nullptr;
-  check(driver_.cuEventCreate(&event, kEventDisableTiming | kEventBlockingSync), "cuEventCreate");
-  return event;
+  if (event == nullptr) check(driver_.cuEventCreate(&event, kEventBlockingSync), "cuEventCreate");
+  return {event, [this](CudaEvent unused) { give_event(unused); }};
 }
 
 void CudaDevice::give_event(CudaEvent event) noexcept {

@@ -15,6 +15,8 @@
 
 namespace fastload {
 
+using SharedEvent = std::shared_ptr<CUevent_st>;
+
 // NOTE [Context]. Whoever calls the driver does so inside a Scope: the device's primary context,
 // which is torch's, is pushed onto the calling thread and popped again, so that torch's current
 // device stays what it is and no context is made on another GPU. The thread's capture mode is
@@ -52,6 +54,9 @@ class CudaDevice {
   int numa_node() const { return numa_node_; }
   // The stream of all copies; does not synchronise with the legacy default stream.
   CudaStream side_stream() const { return side_stream_; }
+  // Held by whoever gives the side stream the work of a batch, so that it comes in one piece: what
+  // one batch waits for takes no time of another's.
+  Mutex& side_mutex() { return side_mutex_; }
 
   // Throws StoppedError in a forked child, and the first sticky error.
   void check_usable() const;
@@ -61,11 +66,9 @@ class CudaDevice {
   // False after a sticky error, and in a forked child: then nothing may be given back.
   bool usable() const;
 
-  // An event without timing, from those given back or a new one. REQUIRES: inside a Scope.
-  // Throws CudaError.
-  CudaEvent take_event();
-  // REQUIRES: nobody waits on it any more, or whoever does was enqueued before.
-  void give_event(CudaEvent event) noexcept;
+  // An event, new or from those that nobody has any more. When the last one who has it drops it,
+  // whoever waits on it must have been enqueued before. REQUIRES: inside a Scope. Throws CudaError.
+  SharedEvent take_event();
 
   // The kernel of that name in a PTX text, which lives as long as the process. Its module is loaded
   // at the first call, which the driver may take a second for. REQUIRES: inside a Scope. Throws
@@ -74,6 +77,7 @@ class CudaDevice {
 
  private:
   CudaDevice(const Driver& driver, int ordinal);
+  void give_event(CudaEvent event) noexcept;
 
   const std::uint64_t generation_ = fork_generation();
   const Driver& driver_;
@@ -82,6 +86,7 @@ class CudaDevice {
   int numa_node_ = -1;
   CudaContext context_ = nullptr;
   CudaStream side_stream_ = nullptr;
+  Mutex side_mutex_;
 
   mutable Mutex mutex_;
   mutable std::string poison_ FL_GUARDED_BY(mutex_);

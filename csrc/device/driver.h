@@ -47,6 +47,8 @@ using DevicePointer = unsigned long long;
   X(cuEventDestroy, "cuEventDestroy_v2", (CudaEvent event))                                       \
   X(cuEventRecord, "cuEventRecord", (CudaEvent event, CudaStream stream))                         \
   X(cuEventQuery, "cuEventQuery", (CudaEvent event))                                              \
+  X(cuEventElapsedTime, "cuEventElapsedTime",                                                     \
+    (float* milliseconds, CudaEvent begin, CudaEvent end))                                        \
   X(cuEventSynchronize, "cuEventSynchronize", (CudaEvent event))                                  \
   X(cuModuleLoadData, "cuModuleLoadData", (CudaModule * module, const void* image))               \
   X(cuModuleGetFunction, "cuModuleGetFunction",                                                   \

@@ -30,16 +30,16 @@ std::size_t span_bytes(const std::vector<HostToDevice>& packed, DevicePointer& f
 
 }  // namespace
 
-Transfer::Transfer(std::shared_ptr<CudaDevice> device, std::shared_ptr<SlotPool> staging)
-    : device_(std::move(device)), staging_(std::move(staging)) {}
+Transfer::Transfer(std::shared_ptr<CudaDevice> device, std::shared_ptr<SlotPool> staging,
+                   std::shared_ptr<StreamTimes> times)
+    : device_(std::move(device)), staging_(std::move(staging)), times_(std::move(times)) {}
 
 Transfer::~Transfer() {
   if (running_.empty() || !device_->usable()) return;
   try {
     const CudaDevice::Scope scope(*device_);
-    const CudaEvent last = running_.back().ready;  // the side stream is in order
+    const CudaEvent last = running_.back().ready.get();  // the side stream is in order
     device_->check(device_->driver().cuEventSynchronize(last), "cuEventSynchronize");
-    for (const Running& running : running_) device_->give_event(running.ready);
   } catch (const std::exception&) {
     // Nothing runs any more on a GPU that fails.
   }
@@ -48,6 +48,14 @@ Transfer::~Transfer() {
 void Transfer::check(CudaStream consumer) const {
   const CudaDevice::Scope scope(*device_);
   check_not_captured(consumer);
+}
+
+void Transfer::ask(CudaStream consumer) {
+  const CudaDevice::Scope scope(*device_);
+  asked_.consumer = consumer;
+  if (is_captured(consumer)) return asked_.event.reset();
+  if (asked_.event == nullptr) asked_.event = device_->take_event();
+  record(asked_.event, consumer);
 }
 
 Transfer::Ticket Transfer::submit(const Shipment& shipment, CudaStream consumer) {
@@ -60,29 +68,40 @@ Transfer::Ticket Transfer::submit(const Shipment& shipment, CudaStream consumer)
   std::vector<Staged> staged;
   Running running{nullptr, stage(shipment, staged)};
   running.ready = device_->take_event();
+  const SharedEvent begin = device_->take_event();
   try {
-    device_->check(driver.cuEventRecord(running.ready, consumer), "cuEventRecord");
-    device_->check(driver.cuStreamWaitEvent(side, running.ready, 0), "cuStreamWaitEvent");
+    record(running.ready, consumer);
+    MutexLock lock(device_->side_mutex());
+    device_->check(driver.cuStreamWaitEvent(side, running.ready.get(), 0), "cuStreamWaitEvent");
+    record(begin, side);
     enqueue(shipment, running.staged, staged);
     // The wait above is for what the event stood for then.
-    device_->check(driver.cuEventRecord(running.ready, side), "cuEventRecord");
+    record(running.ready, side);
+    times_->add(StreamTimes::kCopies, begin, running.ready);
     running_.push_back(std::move(running));
   } catch (...) {
     driver.cuStreamSynchronize(side);
-    device_->give_event(running.ready);
     throw;
   }
   return next_++;
 }
 
-// Work for the side stream would become part of the graph, and never be done.
-void Transfer::check_not_captured(CudaStream consumer) const {
+bool Transfer::is_captured(CudaStream consumer) const {
   int status = 0;
   device_->check(device_->driver().cuStreamIsCapturing(consumer, &status), "cuStreamIsCapturing");
-  if (status == 0) return;
+  return status != 0;
+}
+
+// Work for the side stream would become part of the graph, and never be done.
+void Transfer::check_not_captured(CudaStream consumer) const {
+  if (!is_captured(consumer)) return;
   throw CudaError(
       "a CUDA graph is being captured from the current stream: take batches outside of the "
       "capture, and copy them into the tensors that the graph reads");
+}
+
+void Transfer::record(const SharedEvent& event, CudaStream stream) const {
+  device_->check(device_->driver().cuEventRecord(event.get(), stream), "cuEventRecord");
 }
 
 // Small arrays, at the distances of their places, and windows: into one slot.
@@ -137,6 +156,7 @@ void Transfer::copy(DevicePointer to, const std::byte* from, std::size_t bytes) 
   if (bytes == 0) return;
   const CudaStream side = device_->side_stream();
   device_->check(device_->driver().cuMemcpyHtoDAsync(to, from, bytes, side), "cuMemcpyHtoDAsync");
+  times_->count_bytes(bytes);
   stats_.bytes += static_cast<std::int64_t>(bytes);
   ++stats_.copies;
 }
@@ -145,9 +165,14 @@ void Transfer::hand_over(Ticket ticket, CudaStream consumer) {
   const CudaDevice::Scope scope(*device_);
   check_not_captured(consumer);
   const Running* const running = find(ticket);
-  if (running == nullptr) return;  // the host has seen the end of it, and gives work later
-  device_->check(device_->driver().cuStreamWaitEvent(consumer, running->ready, 0),
-                 "cuStreamWaitEvent");
+  if (running != nullptr) {  // else the host has seen the end of it, and gives work later
+    device_->check(device_->driver().cuStreamWaitEvent(consumer, running->ready.get(), 0),
+                   "cuStreamWaitEvent");
+  }
+  if (asked_.event == nullptr || asked_.consumer != consumer) return;
+  SharedEvent given = device_->take_event();
+  record(given, consumer);
+  times_->add(StreamTimes::kStall, std::move(asked_.event), std::move(given));
 }
 
 bool Transfer::done(Ticket ticket) {
@@ -169,10 +194,9 @@ bool Transfer::wait_until(Ticket ticket, Clock::time_point deadline) {
 
 void Transfer::drop_done() {
   while (!running_.empty()) {
-    const CudaResult result = device_->driver().cuEventQuery(running_.front().ready);
+    const CudaResult result = device_->driver().cuEventQuery(running_.front().ready.get());
     if (result == kCudaNotReady) return;
     device_->check(result, "cuEventQuery");
-    device_->give_event(running_.front().ready);
     running_.pop_front();
   }
 }

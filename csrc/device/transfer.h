@@ -12,6 +12,7 @@
 #include "batch/pixels.h"
 #include "batch/slot_pool.h"
 #include "device/cuda_device.h"
+#include "device/stream_times.h"
 
 namespace fastload {
 
@@ -61,14 +62,18 @@ class Transfer {
   using Ticket = std::int64_t;
   using Clock = std::chrono::steady_clock;
 
-  // `staging`: pinned memory of `device`.
-  Transfer(std::shared_ptr<CudaDevice> device, std::shared_ptr<SlotPool> staging);
+  // `staging`: pinned memory of `device`. `times`: of it too.
+  Transfer(std::shared_ptr<CudaDevice> device, std::shared_ptr<SlotPool> staging,
+           std::shared_ptr<StreamTimes> times);
   ~Transfer();
   Transfer(const Transfer&) = delete;
   Transfer& operator=(const Transfer&) = delete;
 
   // Throws CudaError while a graph is captured from `consumer`, and if the device is lost.
   void check(CudaStream consumer) const;
+  // The consumer has nothing more to do until it is given a batch: until hand_over() to the same
+  // stream, this counts as a stall. Throws CudaError if the device is lost.
+  void ask(CudaStream consumer);
   // Enqueues them on the side stream. `consumer`: to whose memory they go. Throws CudaError, after
   // which none of them is running any more; while a graph is captured from `consumer` none begins.
   // Throws std::bad_alloc, and what launch_pixels() throws, likewise.
@@ -84,7 +89,7 @@ class Transfer {
 
  private:
   struct Running {
-    CudaEvent ready;
+    SharedEvent ready;
     Lease staged;  // what was packed, and windows
   };
 
@@ -94,7 +99,14 @@ class Transfer {
     std::size_t offset, bytes;
   };
 
+  struct Asked {
+    SharedEvent event;
+    CudaStream consumer = nullptr;
+  };
+
+  bool is_captured(CudaStream consumer) const;
   void check_not_captured(CudaStream consumer) const;
+  void record(const SharedEvent& event, CudaStream stream) const;
   Lease stage(const Shipment& shipment, std::vector<Staged>& staged);
   void enqueue(const Shipment& shipment, const Lease& staging, const std::vector<Staged>& staged);
   void copy(DevicePointer to, const std::byte* from, std::size_t bytes);
@@ -103,6 +115,8 @@ class Transfer {
 
   const std::shared_ptr<CudaDevice> device_;
   const std::shared_ptr<SlotPool> staging_;
+  const std::shared_ptr<StreamTimes> times_;
+  Asked asked_;  // without an event: nobody has
   Ticket next_ = 0;
   std::deque<Running> running_;  // in order; those in front that are done are dropped
   Ticket waited_for_ = -1;

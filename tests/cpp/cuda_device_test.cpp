@@ -38,6 +38,11 @@ int capture_mode() {
   return mode;
 }
 
+SharedEvent an_event_of(CudaDevice& device) {
+  const CudaDevice::Scope scope(device);
+  return device.take_event();
+}
+
 }  // namespace
 
 int main() {
@@ -174,16 +179,14 @@ int main() {
     const CudaDevice::Scope scope(*device);
     const auto made = fake_cuda_calls("cuEventCreate");
     for (int round = 0; round < 10; ++round) {
-      std::set<CudaEvent> events;
+      std::set<SharedEvent> events;
       for (int i = 0; i < 5; ++i) CHECK(events.insert(device->take_event()).second);
-      for (CudaEvent event : events) device->give_event(event);
     }
     CHECK_EQUAL(fake_cuda_calls("cuEventCreate"), made + 5);
-    std::vector<CudaEvent> taken;
+    std::vector<SharedEvent> taken;
     for (int i = 0; i < 5; ++i) taken.push_back(device->take_event());
     fake_cuda_fail("cuEventCreate", 1, 2, 1);
     CHECK(has(CHECK_THROWS(CudaError, device->take_event()), "cuEventCreate: CUDA_ERROR_OUT_OF"));
-    for (CudaEvent event : taken) device->give_event(event);
   });
 
   check::promise("an error says what failed, and does no harm unless it is a sticky one", [] {
@@ -209,6 +212,7 @@ int main() {
     for (const int code :
          {4, 214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 808}) {
       const auto device = fresh_device();
+      SharedEvent event = an_event_of(*device);
       const std::string first = CHECK_THROWS(CudaError, device->check(code, "cuMemcpyHtoDAsync"));
       CHECK(first.starts_with("cuMemcpyHtoDAsync: CUDA") && has(first, "outside fastload"));
       CHECK(!device->usable());
@@ -216,7 +220,7 @@ int main() {
       CHECK(CHECK_THROWS(CudaError, device->check(2, "cuEventRecord")) == first);
       CHECK(CHECK_THROWS(CudaError, device->check(719, "cuEventRecord")) == first);
       CHECK(CHECK_THROWS(CudaError, const CudaDevice::Scope scope(*device)) == first);
-      device->give_event(nullptr);  // nothing is kept any more
+      event.reset();  // nothing is kept any more
       const auto again = CudaDevice::get(device->ordinal(), FAKE_CUDA);
       CHECK(again == device && !again->usable());
       CHECK(CudaDevice::get(0, FAKE_CUDA)->usable());
@@ -240,6 +244,7 @@ int main() {
 
   check::promise("in a forked child every call says so, and nothing is touched", [] {
     const auto device = CudaDevice::get(0, FAKE_CUDA);
+    SharedEvent event = an_event_of(*device);
     const int status = status_of_child([&] {
       const std::string what = CHECK_THROWS(StoppedError, CudaDevice::get(0, FAKE_CUDA));
       CHECK(has(what, "\"spawn\" or \"forkserver\""));
@@ -248,7 +253,7 @@ int main() {
       CHECK_THROWS(StoppedError, device->check_usable());
       CHECK_THROWS(StoppedError, device->check(3, "cuEventCreate"));
       CHECK_THROWS(StoppedError, const CudaDevice::Scope scope(*device));
-      device->give_event(nullptr);
+      event.reset();
     });
     CHECK_EQUAL(status, 0);
     CHECK(device->usable());

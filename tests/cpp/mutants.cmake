@@ -26,16 +26,16 @@ function(add_mutant name right wrong)
 endfunction()
 
 add_mutant(copies_do_not_wait_for_the_consumer
-  [[device_->check(driver.cuStreamWaitEvent(side, running.ready, 0), "cuStreamWaitEvent");]] "")
+  [[device_->check(driver.cuStreamWaitEvent(side, running.ready.get(), 0), "cuStreamWaitEvent");]] "")
 add_mutant(copies_wait_for_themselves
-  [[cuEventRecord(running.ready, consumer)]] [[cuEventRecord(running.ready, side)]])
+  [[record(running.ready, consumer);]] [[record(running.ready, side);]])
 add_mutant(ready_is_before_the_copies
-  [[device_->check(driver.cuEventRecord(running.ready, side), "cuEventRecord");]] "")
+  [[record(running.ready, side);]] "")
 add_mutant(hand_over_does_not_wait
-  [[cuStreamWaitEvent(consumer, running->ready, 0)]] [[cuEventQuery(nullptr) * 0]])
+  [[cuStreamWaitEvent(consumer, running->ready.get(), 0)]] [[cuEventQuery(nullptr) * 0]])
 add_mutant(another_stream_waits_at_hand_over
-  [[cuStreamWaitEvent(consumer, running->ready, 0)]]
-  [[cuStreamWaitEvent(device_->side_stream(), running->ready, 0)]])
+  [[cuStreamWaitEvent(consumer, running->ready.get(), 0)]]
+  [[cuStreamWaitEvent(device_->side_stream(), running->ready.get(), 0)]])
 add_mutant(copies_go_to_the_default_stream
   [[cuMemcpyHtoDAsync(to, from, bytes, side)]]
   [[cuMemcpyHtoDAsync(to, from, bytes, side == nullptr ? side : nullptr)]])

@@ -163,13 +163,15 @@ struct Mistakes {
 // Batches on a GPU: the memory of both sides, and who may still use it.
 class Loop {
  public:
-  Loop(const std::shared_ptr<CudaDevice>& device, std::uint64_t seed, Mistakes mistakes = {})
+  Loop(const std::shared_ptr<CudaDevice>& device, std::uint64_t seed, Mistakes mistakes = {},
+       std::shared_ptr<StreamTimes> times = nullptr)
       : random_(seed),
         mistakes_(mistakes),
         pool_(std::make_shared<SlotPool>(std::make_shared<PinnedMemory>(device))),
         homes_{std::make_unique<StreamMemory>(fake_cuda_make_stream(device->ordinal())),
                std::make_unique<StreamMemory>(fake_cuda_make_stream(device->ordinal()))},
-        transfer_(std::make_unique<Transfer>(device, pool_)) {
+        transfer_(std::make_unique<Transfer>(
+            device, pool_, times ? times : std::make_shared<StreamTimes>(device))) {
     pool_->add_demand(1 << 20);
   }
 
@@ -262,6 +264,7 @@ class Loop {
     Coming coming = std::move(coming_.front());
     coming_.pop_front();
     StreamMemory& here = *homes_[home_];
+    if (random_() % 8 != 0) transfer_->ask(static_cast<CudaStream>(here.stream));
     transfer_->hand_over(coming.ticket, static_cast<CudaStream>(here.stream));
     Seen& seen = seen_.emplace_back(Seen{coming.number, coming.images, {}});
     for (const std::size_t i : {0, 1, 3}) {

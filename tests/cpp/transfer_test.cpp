@@ -24,6 +24,7 @@ struct Rig {
   explicit Rig(int ordinal = 0)
       : device(CudaDevice::get(ordinal, FAKE_CUDA)),
         pool(std::make_shared<SlotPool>(std::make_shared<PinnedMemory>(device))),
+        times(std::make_shared<StreamTimes>(device)),
         stream(fake_cuda_make_stream(ordinal)) {
     pool->add_demand(1 << 20);
     source = pool->acquire(100'000);
@@ -31,7 +32,7 @@ struct Rig {
     small = {pool->acquire(100), pool->acquire(300)};
     std::memset(small[0].data(), 2, 100);
     std::memset(small[1].data(), 3, 300);
-    transfer = std::make_unique<Transfer>(device, pool);
+    transfer = std::make_unique<Transfer>(device, pool, times);
   }
   ~Rig() {
     transfer.reset();
@@ -60,6 +61,7 @@ struct Rig {
 
   std::shared_ptr<CudaDevice> device;
   std::shared_ptr<SlotPool> pool;
+  std::shared_ptr<StreamTimes> times;
   void* stream;
   Lease source;
   std::array<Lease, 2> small;
@@ -211,6 +213,7 @@ void check_failures() {
                                  "cuEventRecord",       "cuStreamWaitEvent",
                                  "cuMemcpyHtoDAsync"};
     Rig rig;
+    rig.transfer->ask(rig.consumer());
     CHECK(rig.transfer->wait_until(rig.submit(), never()));
     const auto events = fake_cuda_count("events");
     const std::size_t used = rig.pool->stats().used_bytes;

@@ -59,6 +59,10 @@ void fake_cuda_stick(int code) {
   state().stick(code, lock);
 }
 
+void fake_cuda_stop_clock(int64_t ns_per_byte) { Books()->ns_per_byte = ns_per_byte; }
+
+void fake_cuda_pass(int64_t ns) { Books()->virtual_ns += ns; }
+
 void fake_cuda_forgive() {
   const Books books;
   books->sticky = 0;

@@ -29,6 +29,10 @@ FAKE_CUDA_API void fake_cuda_fail(const char* function, int nth, int code, int t
 // From now on nothing works any more. What the streams were given is dropped: when this returns no
 // memory is in use, unless a stream calls it in the middle of its work.
 FAKE_CUDA_API void fake_cuda_stick(int code);
+// From now on the time that events take stands still, but for fake_cuda_pass() and for copies,
+// which take so much; negative: it is that of a clock again, as at first.
+FAKE_CUDA_API void fake_cuda_stop_clock(int64_t ns_per_byte);
+FAKE_CUDA_API void fake_cuda_pass(int64_t ns);
 // Neither faults nor a sticky error, from now on.
 FAKE_CUDA_API void fake_cuda_forgive(void);
 

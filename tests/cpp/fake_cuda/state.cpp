@@ -33,6 +33,12 @@ CudaResult State::misused(std::string what, CudaResult result) {
   return result;
 }
 
+std::int64_t State::now_ns() const {
+  if (ns_per_byte >= 0) return virtual_ns;
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
+}
+
 void State::stick(CudaResult code, std::unique_lock<std::mutex>& lock) {
   bool at_work = true;
   while (at_work) {
@@ -162,7 +168,10 @@ void Stream::loop() {
     const Unseen unseen;
     const std::lock_guard lock(state().mutex);
     at_work = false;
-    if (operation->completed) operation->completed->done = true;
+    if (operation->completed) {
+      operation->completed->time_ns = state().now_ns();
+      operation->completed->done = true;
+    }
     queue.pop_front();
     state().changed.notify_all();
   }
@@ -213,6 +222,10 @@ Work copying(std::byte* to, const std::byte* from, std::size_t bytes) {
     std::memcpy(to, from, half);
     stream.sleep();
     std::memcpy(to + half, from + half, bytes - half);
+    const Unseen unseen;
+    const std::lock_guard lock(state().mutex);
+    if (state().ns_per_byte < 0) return;
+    state().virtual_ns += state().ns_per_byte * static_cast<std::int64_t>(bytes);
   };
 }
 

@@ -32,6 +32,7 @@ inline constexpr CudaResult kSuccess = 0, kInvalidValue = 1, kOutOfMemory = 2, k
 // That a stream has come to a certain place.
 struct Completion {
   bool done = false;
+  std::int64_t time_ns = 0;  // when
 };
 
 struct Range {
@@ -84,6 +85,7 @@ class Stream {
 
 struct Event {
   std::shared_ptr<Completion> latest;
+  bool is_timed = true;
   bool captured = false;
 };
 
@@ -100,6 +102,8 @@ struct State {
   std::uint64_t seed = 0;
   int largest_delay_us = 0;
   bool all_held = false;
+  std::int64_t ns_per_byte = -1;  // of copies, as long as time stands still otherwise; -1: it runs
+  std::int64_t virtual_ns = 0;
   int sticky = 0;
   std::map<std::string, std::vector<Fault>> faults;
   std::map<std::string, std::int64_t> calls;
@@ -114,6 +118,7 @@ struct State {
 
   // Those below REQUIRE the mutex.
   CudaResult misused(std::string what, CudaResult result);
+  std::int64_t now_ns() const;
   // Nothing works any more, and no memory is in use when this returns. Inside Unseen.
   void stick(CudaResult code, std::unique_lock<std::mutex>& lock);
   bool pinned(const void* data, std::size_t bytes) const;
