@@ -138,36 +138,35 @@ void check_reading() {
     const auto first = rig.submit();
     rig.check(0, 0);
     rig.hand_over(first);
+    rig.check(0, 0);
     fake_cuda_hold(rig.stream, 0);
     CHECK(rig.transfer->wait_until(first, never()));
-    fake_cuda_hold(rig.stream, 1);
-    rig.hand_over(first);
     rig.transfer.reset();
+    rig.finish();
     rig.check(kBytes, kBytes);
-    fake_cuda_hold(rig.stream, 0);
   });
 
   check::promise("however far ahead the host is, there is an end to the events", [] {
     Rig rig;
+    const auto ticket = rig.submit();
+    CHECK(rig.transfer->wait_until(ticket, never()));
     fake_cuda_hold(rig.stream, 1);
     const auto before = fake_cuda_count("events");
-    const auto ticket = rig.submit();
     for (int i = 0; i < 300; ++i) {
       rig.ask();
       rig.hand_over(ticket);
     }
     CHECK(fake_cuda_count("events") < before + 140);
-    rig.check(0, 0);
     fake_cuda_hold(rig.stream, 0);
     rig.finish();
-    rig.check(kBytes, kBytes);
+    rig.check(kBytes, 0);
     for (int i = 0; i < 300; ++i) {
       rig.ask();
       rig.hand_over(rig.submit());
       rig.finish();
     }
     CHECK(fake_cuda_count("events") < before + 140);
-    rig.check(301 * kBytes, 301 * kBytes);
+    rig.check(301 * kBytes, 300 * kBytes);
   });
 
   check::promise("any thread may read while others load", [] {

@@ -50,7 +50,7 @@ void fake_cuda_set_devices(int count) { Books()->device_count = count; }
 void fake_cuda_set_version(int version) { Books()->version = version; }
 
 void fake_cuda_fail(const char* function, int nth, int code, int times) {
-  Books()->faults[function].push_back({nth, code, times});
+  Books()->function(function).faults.push_back({nth, code, times});
 }
 
 void fake_cuda_stick(int code) {
@@ -66,14 +66,14 @@ void fake_cuda_pass(int64_t ns) { Books()->virtual_ns += ns; }
 void fake_cuda_forgive() {
   const Books books;
   books->sticky = 0;
-  books->faults.clear();
+  for (auto& [name, function] : books->functions) function.faults.clear();
 }
 
 void fake_cuda_capture(void* stream, int status) { stream_of(stream)->capture = status; }
 
 int fake_cuda_capture_status(void* stream) { return stream_of(stream)->capture; }
 
-int64_t fake_cuda_calls(const char* function) { return Books()->calls[function]; }
+int64_t fake_cuda_calls(const char* function) { return Books()->function(function).calls; }
 
 int64_t fake_cuda_count(const char* what) {
   const Books books;

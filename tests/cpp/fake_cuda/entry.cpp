@@ -15,9 +15,9 @@ Entry::Entry(const char* function, unsigned needs) {
 }
 
 CudaResult Entry::injected(const char* function) {
-  ++books().calls[function];
+  auto& [calls, faults] = books().function(function);
+  ++calls;
   CudaResult code = kSuccess;
-  auto& faults = books().faults[function];
   for (auto fault = faults.begin(); fault != faults.end();) {
     if (fault->nth > 1) {
       --fault->nth;

@@ -33,6 +33,11 @@ CudaResult State::misused(std::string what, CudaResult result) {
   return result;
 }
 
+Function& State::function(std::string_view name) {
+  const auto found = functions.find(name);
+  return found == functions.end() ? functions[std::string(name)] : found->second;
+}
+
 std::int64_t State::now_ns() const {
   if (ns_per_byte >= 0) return virtual_ns;
   const auto now = std::chrono::steady_clock::now().time_since_epoch();
@@ -185,7 +190,7 @@ void push(Stream& stream, std::unique_ptr<Operation> operation) {
   const std::lock_guard lock(state().mutex);
   operation->dropped = state().sticky != 0;
   stream.queue.push_back(std::move(operation));
-  stream.woken.notify_all();
+  if (stream.queue.size() == 1) stream.woken.notify_all();  // else it is at work
 }
 
 CudaResult wait_for(const std::shared_ptr<Completion>& completion) {

@@ -13,6 +13,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "device/driver.h"
@@ -93,6 +94,12 @@ struct Fault {
   int nth, code, times;
 };
 
+// One of the driver's.
+struct Function {
+  std::int64_t calls = 0;
+  std::vector<Fault> faults;
+};
+
 struct State {
   std::mutex mutex;
   std::condition_variable changed;  // a completion, a sticky error
@@ -105,8 +112,7 @@ struct State {
   std::int64_t ns_per_byte = -1;  // of copies, as long as time stands still otherwise; -1: it runs
   std::int64_t virtual_ns = 0;
   int sticky = 0;
-  std::map<std::string, std::vector<Fault>> faults;
-  std::map<std::string, std::int64_t> calls;
+  std::map<std::string, Function, std::less<>> functions;
   std::map<int, std::unique_ptr<Context>> contexts;
   std::set<Stream*> streams;  // without the legacy ones
   std::set<Event*> events;
@@ -119,6 +125,7 @@ struct State {
   // Those below REQUIRE the mutex.
   CudaResult misused(std::string what, CudaResult result);
   std::int64_t now_ns() const;
+  Function& function(std::string_view name);
   // Nothing works any more, and no memory is in use when this returns. Inside Unseen.
   void stick(CudaResult code, std::unique_lock<std::mutex>& lock);
   bool pinned(const void* data, std::size_t bytes) const;
