@@ -7,7 +7,7 @@ import numpy
 import numpy.typing
 import typing
 import typing_extensions
-__all__: list[str] = ['ArrayOrder', 'CudaDevice', 'Engine', 'EpochPlan', 'LoadStats', 'Mixture', 'Permutation', 'PixelPlan', 'PushedOrder', 'SlotPool', 'StreamTimes', 'Table', 'TableBuilder', 'Transfer', 'WeightTable', 'copy_kernels', 'crc32c', 'crc32c_combine', 'measure_gather', 'set_copy_kernel', 'start_writeback']
+__all__: list[str] = ['ArrayOrder', 'CudaDevice', 'Engine', 'EpochPlan', 'LoadStats', 'Mixture', 'Permutation', 'PixelPlan', 'PushedOrder', 'ShipmentForm', 'SlotPool', 'StreamTimes', 'Table', 'TableBuilder', 'Transfer', 'WeightTable', 'copy_kernels', 'crc32c', 'crc32c_combine', 'measure_gather', 'set_copy_kernel', 'start_writeback']
 class Permutation:
     """
     A keyed bijection of [0, n) in O(1) memory.
@@ -185,15 +185,21 @@ class StreamTimes:
         """
         What has passed; nothing in a forked child.
         """
+class ShipmentForm:
+    """
+    Which arrays of a batch are copied, with their bytes; small ones lie side by side.
+    """
+    def __init__(self, copies: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]], packed: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]]) -> None:
+        ...
 class Transfer:
     """
     The copies of one iterator's batches to a GPU.
     """
     def __init__(self, device: CudaDevice, pool: typing.Any, times: StreamTimes) -> None:
         ...
-    def ask(self, stream: typing.SupportsInt | typing.SupportsIndex) -> None:
+    def ask(self, stream: typing.SupportsInt | typing.SupportsIndex) -> tuple[int, bool]:
         """
-        From now on the stream has nothing to do, until it is handed a batch.
+        From now on the stream has nothing to do, until it is handed a batch. Returns the first ticket that is not done, and whether a graph is captured from the stream.
         """
     def check(self, stream: typing.SupportsInt | typing.SupportsIndex) -> None:
         """
@@ -209,9 +215,9 @@ class Transfer:
         """
     def stats(self) -> dict[str, int]:
         ...
-    def submit(self, copies: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]], packed: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]], pixels: collections.abc.Sequence[tuple[PixelPlan, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.Annotated[numpy.typing.ArrayLike, numpy.int64], typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]], stream: typing.SupportsInt | typing.SupportsIndex) -> int:
+    def submit(self, form: ShipmentForm, sources: list[typing.Any], targets: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], pixels: collections.abc.Sequence[tuple[PixelPlan, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.Annotated[numpy.typing.ArrayLike, numpy.int64], typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]], stream: typing.SupportsInt | typing.SupportsIndex, first: typing.SupportsInt | typing.SupportsIndex = -1) -> int:
         """
-        Enqueues the copies of a batch behind what the stream was given; returns its ticket.
+        Enqueues the copies of a batch behind what the stream was given; returns its ticket. Hands `first` over before, if it is none of -1.
         """
     def wait(self, ticket: typing.SupportsInt | typing.SupportsIndex) -> None:
         """

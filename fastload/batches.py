@@ -100,6 +100,8 @@ def parts_maker(
         raw: The fields whose arrays are as they are stored.
     """
     members, build = _compiled(extents, transforms, pin, added, lambda array: array, raw)
+    if members is _tensors and not added:
+        return lambda arrays, samples: Parts(arrays, build)
     return lambda arrays, samples: split(members(arrays, samples), build)
 
 
@@ -129,8 +131,7 @@ def _compiled(
     moved = {name for name, pixels in chosen.pixels.items() if pixels.channels_last}
     plain = not moved and not any(f.ragged or f.storage.name != f.dtype for f in fields)
     if plain and not pin and not raw:
-        from_numpy = torch.from_numpy
-        return lambda arrays, samples: list(map(from_numpy, arrays)), batch_builder(structure)
+        return _tensors, batch_builder(structure)
 
     finish: Finish = pinner() if pin else lambda tensor: tensor
     keyless = _in_sequences(extents.structure)
@@ -164,6 +165,10 @@ def _compiled(
         return made
 
     return members, batch_builder(_with_parts(structure, parts))
+
+
+def _tensors(arrays: Arrays, samples: Samples) -> list[Any]:
+    return list(map(torch.from_numpy, arrays))
 
 
 def _channels_first(tensor: torch.Tensor) -> torch.Tensor:

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 
 from fastload.parts import Leaf
@@ -40,8 +41,12 @@ class Copier(Protocol):
             CudaError: the device is lost.
         """
 
-    def submit(self, leaves: Sequence[Leaf]) -> Copies:
+    def submit(self, leaves: Sequence[Leaf], first: Copies | None = None) -> Copies:
         """Begins to copy a batch, to memory that belongs to the current stream.
+
+        Args:
+            leaves: Of the batch.
+            first: A batch that is handed over to the same stream next: these may be begun together.
 
         Raises:
             CudaError: a graph is captured from the current stream, or the device is lost. Nothing
@@ -189,7 +194,7 @@ class StreamCopier:
     def ask(self) -> None:
         """See `Copier`; nothing is measured here."""
 
-    def submit(self, leaves: Sequence[Leaf]) -> _StreamCopies:
+    def submit(self, leaves: Sequence[Leaf], first: Copies | None = None) -> _StreamCopies:
         """See `Copier`."""
         return _StreamCopies(self._streams, leaves)
 
@@ -198,7 +203,8 @@ class _StreamCopies:
     """See `Copies`."""
 
     def __init__(self, streams: Streams, leaves: Sequence[Leaf]) -> None:
-        sources = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        tensors = (torch.from_numpy(x) if isinstance(x, np.ndarray) else x for x in leaves)
+        sources = [leaf for leaf in tensors if isinstance(leaf, torch.Tensor)]
         assert len(sources) == len(leaves), "kernels are for CUDA"
         self._streams = streams
         self._sources = sources

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -10,12 +9,12 @@ from typing import Any
 import torch
 
 from fastload import _core
-from fastload.copies import TorchStreams
+from fastload.copies import Copies, TorchStreams
 from fastload.errors import CudaError
-from fastload.parts import Leaf, Raw
+from fastload.parts import Leaf
+from fastload.shipments import Form, Shipment, form_of, key_of
 
-_SMALL_BYTES = 64 << 10  # tensors below share memory and a copy
-_ALIGNMENT = 256
+_MOST_FORMS = 64  # data of ever other shapes must not fill the memory
 
 
 class CudaStreams(TorchStreams):
@@ -25,9 +24,9 @@ class CudaStreams(TorchStreams):
         device: With its index.
     """
 
-    def handle(self, stream: Any) -> int:
-        """The driver's name for a stream."""
-        return int(stream.cuda_stream)
+    def handle(self) -> int:
+        """The driver's name for the current stream."""
+        return int(_raw_stream(self._device.index))
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """Memory that belongs to the current stream."""
@@ -107,186 +106,92 @@ class CudaCopier:
         streams: Of the device.
         transfer: Of this copier alone.
         pool: Memory that the device reads by itself.
+
+    Attributes:
+        transfer: The same.
+        stream: The current one, when a batch was asked for last.
+        oldest: The first ticket of copies that may not have been made.
     """
 
     def __init__(
         self, streams: CudaStreams, transfer: _core.Transfer, pool: _core.SlotPool
     ) -> None:
-        self._streams = streams
-        self._transfer = transfer
+        self.streams = streams
+        self.transfer = transfer
+        self.stream = self.oldest = 0
         self._pool = pool
+        self._is_captured = False
+        self._forms: dict[Any, Form] = {}
 
     def ask(self) -> None:
         """See `Copier`."""
-        self._transfer.ask(self._streams.handle(self._streams.current()))
+        self.stream = self.streams.handle()
+        self.oldest, self._is_captured = self.transfer.ask(self.stream)
 
-    def submit(self, leaves: Sequence[Leaf]) -> CudaCopies:
+    def submit(self, leaves: Sequence[Leaf], first: Copies | None = None) -> CudaCopies:
         """See `Copier`."""
-        home = self._streams.current()
-        stream = self._streams.handle(home)
-        self._transfer.check(stream)  # before torch takes memory for a graph that is captured
-        shipment = _Shipment(self._streams, self._pool, leaves)
-        ticket = self._transfer.submit(shipment.copies, shipment.packed, shipment.pixels, stream)
-        return CudaCopies(self._streams, self._transfer, ticket, home, shipment)
+        if self._is_captured:  # then torch must not take memory, which would be the graph's
+            self.transfer.check(self.stream)
+        key = key_of(leaves)
+        form = self._forms.get(key)
+        if form is None:
+            if len(self._forms) >= _MOST_FORMS:
+                self._forms.clear()
+            form = self._forms[key] = form_of(leaves)
+        shipment = form.fill(leaves, self.streams, self._pool)
+        before = first.ticket if isinstance(first, CudaCopies) else -1
+        ticket = self.transfer.submit(
+            form.core, shipment.sources, shipment.places, shipment.pixels, self.stream, before
+        )
+        if isinstance(first, CudaCopies):
+            first.handed_to = self.stream
+        return CudaCopies(self, ticket, shipment)
 
 
 class CudaCopies:
-    """See `Copies`."""
+    """See `Copies`.
 
-    def __init__(
-        self,
-        streams: CudaStreams,
-        transfer: _core.Transfer,
-        ticket: int,
-        home: Any,
-        shipment: _Shipment,
-    ) -> None:
-        self._streams = streams
-        self._transfer = transfer
-        self._ticket = ticket
-        self._home = home
+    Args:
+        copier: Whose they are.
+        ticket: By which it knows them.
+        shipment: What they read and write.
+
+    Attributes:
+        ticket: The same.
+        handed_to: The stream that waits for them already; None: none does.
+    """
+
+    def __init__(self, copier: CudaCopier, ticket: int, shipment: Shipment) -> None:
+        self.ticket = ticket
+        self.handed_to: int | None = None
+        self._copier = copier
+        self._home = copier.stream
         self._targets = shipment.targets
         self._owners = shipment.owners
         self._kept = shipment.kept  # until the copies are done
 
     def hand_over(self) -> list[torch.Tensor]:
         """See `Copies`."""
-        current = self._streams.current()
-        self._transfer.hand_over(self._ticket, self._streams.handle(current))
-        if current != self._home:
+        copier = self._copier
+        if self.handed_to != copier.stream:
+            copier.transfer.hand_over(self.ticket, copier.stream)
+        if copier.stream != self._home:
+            current = copier.streams.current()
             for owner in self._owners:
-                self._streams.use(owner, current)
+                copier.streams.use(owner, current)
         targets, self._targets, self._owners = self._targets, [], []
         return targets
 
     @property
     def done(self) -> bool:
         """See `Copies`."""
-        return self._transfer.done(self._ticket)
+        return self.ticket < self._copier.oldest
 
     def wait(self) -> None:
         """See `Copies`."""
-        self._transfer.wait(self._ticket)
+        self._copier.transfer.wait(self.ticket)
+        self._copier.oldest = max(self._copier.oldest, self.ticket + 1)
 
 
-class _Shipment:
-    """What is copied of a batch, and where to.
-
-    Attributes:
-        copies: Target address, source address and bytes of each large tensor.
-        packed: The same of small ones, whose targets lie side by side.
-        pixels: What the kernels deliver.
-        targets: What is handed over, one tensor for each leaf.
-        owners: Whose memory these are.
-        kept: What is read, and memory of the device that is used meanwhile.
-    """
-
-    def __init__(self, streams: CudaStreams, pool: _core.SlotPool, leaves: Sequence[Leaf]) -> None:
-        self._streams = streams
-        self._pool = pool
-        self.copies: list[tuple[int, int, int]] = []
-        self.packed: list[tuple[int, int, int]] = []
-        self.pixels: list[tuple[Any, ...]] = []
-        self.targets: list[torch.Tensor] = []
-        self.owners: list[torch.Tensor] = []
-        self.kept: list[Any] = []
-        small = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and _is_small(leaf)]
-        slab = None
-        if len(small) > 1:
-            slab = _Slab(streams.empty([sum(map(_room, small))], torch.uint8))
-            self.owners.append(slab.memory)
-        for leaf in leaves:
-            if isinstance(leaf, Raw):
-                self._deliver(leaf)
-            elif slab is not None and _is_small(leaf):
-                self._pack(leaf, slab)
-            else:
-                self._copy(leaf)
-
-    def _pack(self, leaf: torch.Tensor, slab: _Slab) -> None:
-        source = _in_one_block(leaf)
-        target = slab.place(source)
-        self.packed.append((target.data_ptr(), source.data_ptr(), source.nbytes))
-        self.targets.append(target)
-        self.kept.append(source)
-
-    def _copy(self, leaf: torch.Tensor) -> None:
-        source = _in_one_block(leaf)
-        target = self._streams.allocate(source)
-        self.targets.append(target)
-        if not source.nbytes:
-            return
-        source = self._pinned(source)
-        self.copies.append((target.data_ptr(), source.data_ptr(), source.nbytes))
-        self.owners.append(target)
-        self.kept.append(source)
-
-    def _deliver(self, leaf: Raw) -> None:
-        target = self._streams.empty(leaf.shape, leaf.dtype)
-        self.targets.append(target)
-        if not target.nbytes:
-            return
-        staging = self._streams.empty([leaf.staging_bytes], torch.uint8)
-        images = self._pinned(leaf.images)
-        self.pixels.append(
-            (
-                leaf.plan,
-                *leaf.size,
-                leaf.seed,
-                leaf.epoch,
-                leaf.indices,
-                images.data_ptr(),
-                staging.data_ptr(),
-                target.data_ptr(),
-            )
-        )
-        self.owners.append(target)
-        self.kept += [images, staging]
-
-    def _pinned(self, source: torch.Tensor) -> torch.Tensor:
-        """The bytes of a tensor where the device reads them by itself.
-
-        The driver would read them elsewhere too, but hold up this thread until it has, and that is
-        when the stream has come to it.
-        """
-        if self._streams.is_pinned(source):
-            return source
-        staged = torch.from_numpy(self._pool.empty(source.nbytes))
-        flat = source.as_strided((source.numel(),), (1,))
-        staged.view(source.dtype).copy_(flat)
-        return staged
-
-
-class _Slab:
-    """Memory that small tensors share; each has all else for itself."""
-
-    def __init__(self, memory: torch.Tensor) -> None:
-        self.memory = memory
-        self._views: dict[torch.dtype, torch.Tensor] = {}
-        self._used = 0
-
-    def place(self, source: torch.Tensor) -> torch.Tensor:
-        """Room for a tensor like `source`."""
-        view = self._views.get(source.dtype)
-        if view is None:
-            view = self._views[source.dtype] = self.memory.view(source.dtype)
-        start = self._used // source.element_size()
-        self._used += _room(source)
-        # `data`: what is written to one of them is no change of the others for autograd.
-        return view.as_strided(source.shape, source.stride(), start).data
-
-
-def _is_small(leaf: torch.Tensor) -> bool:
-    return 0 < leaf.nbytes < _SMALL_BYTES
-
-
-def _room(tensor: torch.Tensor) -> int:
-    return math.ceil(tensor.nbytes / _ALIGNMENT) * _ALIGNMENT
-
-
-def _in_one_block(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor, or if it has gaps or overlaps a copy without, with strides in the same order."""
-    if tensor.is_contiguous():
-        return tensor
-    dense = torch.empty_like(tensor)
-    return tensor if dense.stride() == tensor.stride() else dense.copy_(tensor)
+def _raw_stream(index: int) -> Any:
+    return torch._C._cuda_getCurrentRawStream(index)

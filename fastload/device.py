@@ -104,10 +104,13 @@ class Prefetcher:
             if not self._coming:
                 self._take(load)
             self._submit()  # now: the source may put the next batch into the same memory
+            taken = False
             while len(self._coming) <= self._ahead and not self._ends():
                 if not self._take(load_ready):
                     break
-            self._submit()
+                taken = True
+            if taken:
+                self._submit()
             turn = self._coming[0]
             if isinstance(turn, Exception):
                 self._coming.popleft()
@@ -142,12 +145,20 @@ class Prefetcher:
 
     def _submit(self) -> None:
         """Begins to copy what was loaded; what cannot be copied now is tried again at its turn."""
+        if not torch.is_inference_mode_enabled():
+            return self._submit_all()
+        with torch.inference_mode(False):  # it may be handed over outside of that
+            return self._submit_all()
+
+    def _submit_all(self) -> None:
         for place, turn in enumerate(self._coming):
             if isinstance(turn, Exception) or turn.parts is None:
                 continue
+            first = self._coming[0] if place else None
             try:
-                with torch.inference_mode(False):  # it may be handed over outside of that
-                    turn.copies = self._copier.submit(turn.parts.leaves)
+                turn.copies = self._copier.submit(
+                    turn.parts.leaves, first.copies if isinstance(first, _Turn) else None
+                )
                 turn.parts = None
             except CudaError:
                 if place == 0:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy.typing as npt
 import torch
 
 from fastload import _core
@@ -40,8 +41,8 @@ class Raw:
     staging_bytes: int
 
 
-Leaf = torch.Tensor | Raw
-"""What becomes one tensor on the device."""
+Leaf = torch.Tensor | npt.NDArray[Any] | Raw
+"""What becomes one tensor on the device; arrays are the core's, in one block, in its memory."""
 
 Build = Callable[[Sequence[torch.Tensor]], Any]
 
@@ -59,7 +60,7 @@ class Joined:
     make: Callable[..., Any]
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Parts:
     """A batch in parts.
 
@@ -68,7 +69,7 @@ class Parts:
         build: The batch, of the copies in their order; is called once.
     """
 
-    leaves: list[Leaf]
+    leaves: Sequence[Leaf]
     build: Build
 
 

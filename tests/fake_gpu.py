@@ -98,8 +98,8 @@ class FakeGpu:
     def current(self) -> int:
         return self.now
 
-    def handle(self, stream: int) -> int:
-        return stream
+    def handle(self) -> int:
+        return self.now
 
     def record(self, stream: int) -> int:
         return stream

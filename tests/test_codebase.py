@@ -37,7 +37,7 @@ DATA = GROUND | {"formats", "pixels", "transforms", "dataset", "array_dataset", 
 DATA |= {"mixture", "native"}
 ORDER = {"_core", "errors", "ranks", "order", "torch_order", "weighted", "state", "keyed"}
 ORDER |= {"streams"}
-DEVICE = {"_core", "errors", "formats", "parts", "copies", "cuda", "device"}
+DEVICE = {"_core", "errors", "formats", "parts", "copies", "shipments", "cuda", "device"}
 RUN = DATA | ORDER | DEVICE
 RUN |= {"handover", "load_stats", "tables", "decode", "kernels", "batches", "arguments", "run"}
 LOADER = RUN | {"iterator", "tracking", "trainers", "groups", "stateful", "loader"}
@@ -61,6 +61,7 @@ PYTHON_LAYERS = {
     "streams": ORDER | {"formats"},
     "parts": {"_core", "formats"},
     "copies": {"parts"},
+    "shipments": {"_core", "formats", "parts"},
     "cuda": DEVICE,
     "device": DEVICE,
     "handover": ORDER | DEVICE | {"handover"},

@@ -32,9 +32,10 @@ class Rig:
         self.slab = np.zeros(1024, np.uint8)
 
     def submit(self, stream: int = 0) -> int:
-        to, at = self.large.ctypes.data, self.slab.ctypes.data
-        small = [(at + 512, SMALL.ctypes.data, 400), (at, SMALL.ctypes.data, 80)]
-        return self.transfer.submit([(to, LARGE.ctypes.data, LARGE.nbytes)], small, [], stream)
+        form = _core.ShipmentForm([(0, LARGE.nbytes)], [(1, 512, 400), (2, 0, 80)])
+        sources = [LARGE, SMALL, SMALL.ctypes.data]
+        targets = [self.large.ctypes.data, self.slab.ctypes.data]
+        return self.transfer.submit(form, sources, targets, [], stream)
 
     def check(self) -> None:
         np.testing.assert_array_equal(self.large, LARGE)
@@ -88,7 +89,8 @@ def test_images_are_delivered_by_a_kernel(rig: Rig) -> None:
     raw = np.zeros(4096, np.uint8)
     place = (raw.ctypes.data + 255) // 256 * 256
     job: Any = (plan, 10, 10, 3, 1, indices, images.ctypes.data, place, got.ctypes.data)
-    rig.transfer.wait(rig.transfer.submit([], [], [job], 0))
+    form = _core.ShipmentForm([], [])
+    rig.transfer.wait(rig.transfer.submit(form, [], [0], [job], 0))
     for i, index in enumerate(indices):
         plan.deliver(images[i], want[i], 3, 1, int(index))
     np.testing.assert_array_equal(got.view(np.uint32), want.view(np.uint32))

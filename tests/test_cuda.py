@@ -62,6 +62,12 @@ class Anything(Dataset[Any]):
         }
 
 
+def growing(samples: list[int]) -> Any:
+    """A batch of small tensors, whose shapes no other batch has."""
+    numbers = torch.arange(samples[0] * 4)
+    return [numbers, numbers.reshape(2, -1), numbers.float(), numbers.reshape(4, -1).t(), samples]
+
+
 def views(samples: list[int]) -> Any:
     """A batch of tensors that are no blocks of memory."""
     whole = torch.arange(48_000 * len(samples)).reshape(len(samples), -1) + samples[0]
@@ -72,12 +78,17 @@ def views(samples: list[int]) -> Any:
 STEPS = [RandomCrop((28, 31), padding=2), RandomHorizontalFlip()]
 STEPS += [Normalize((0.4, 0.5, 0.6), (0.2, 0.3, 0.4), "bfloat16")]
 IMAGES = {"image": rows(60, 32, 30, 3), "y": np.arange(60)}
+SMALL = ["int64", "float32", "bool", "uint8", "int64", "complex64", "float32", "int16"]
 LARGE = {"x": rows(60, 200, 200), "y": np.arange(60), "z": rows(60, 3, dtype="float32")}
 
 CASES: dict[str, Callable[[], tuple[Any, dict[str, Any]]]] = {
     "bare": lambda: (ArrayDataset(rows(60, 7)), {"seed": 1}),
     "large and small": lambda: (ArrayDataset(LARGE), {"seed": 3, "shuffle": True}),
     "torch's order": lambda: (ArrayDataset(LARGE), {"shuffle": True}),
+    "small ones of all kinds": lambda: (
+        ArrayDataset([rows(60, *[2] * i, dtype=dtype) for i, dtype in enumerate(SMALL)]),
+        {"seed": 1},
+    ),
     "another's order": lambda: (ArrayDataset(LARGE), {"batch_sampler": [[3, 1], [], [9] * 5]}),
     "workers": lambda: (ArrayDataset(LARGE), {"num_workers": 2, "shuffle": True}),
     "no workers": lambda: (ArrayDataset(LARGE), {"num_workers": 0}),
@@ -111,6 +122,7 @@ CASES: dict[str, Callable[[], tuple[Any, dict[str, Any]]]] = {
         [torch.full((9000,), i) for i in range(20)],
         {"num_workers": 1},
     ),
+    "ever other shapes": lambda: (list(range(600)), {"collate_fn": growing}),
     "views": lambda: (list(range(23)), {"collate_fn": views}),
 }
 

@@ -243,6 +243,33 @@ def test_an_error_of_the_driver_is_raised_by_next_and_the_batch_comes_later(gpu:
     assert_equal(got, [host(batch) for batch in FastLoader(ArrayDataset(LARGE), 4)])
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        *("cuCtxPushCurrent", "cuStreamIsCapturing", "cuEventRecord", "cuStreamWaitEvent"),
+        *("cuEventQuery", "cuMemcpyHtoDAsync", "cuEventElapsedTime"),
+    ],
+)
+def test_whatever_call_fails_no_batch_is_lost(call: str, gpu: FakeGpu) -> None:
+    want = [host(batch) for batch in FastLoader(ArrayDataset(LARGE), 4)]
+    errors = []
+    for nth in range(1, 12):
+        got, batches = [], iter(native())
+        got.append(seen(gpu, next(batches)))
+        gpu.fail(call, nth, 2, 1)
+        while len(got) < len(want):
+            try:
+                got.append(seen(gpu, next(batches)))
+            except CudaError as error:
+                errors.append(str(error))
+        gpu.library.fake_cuda_forgive()
+        gpu.synchronise(gpu.now)
+        assert_equal(got, want)
+    assert all(error.startswith(call) for error in errors)
+    assert len(errors) <= 11
+    assert not errors or call != "cuEventElapsedTime"
+
+
 LOST = """
 import gc, os, sys
 import numpy as np

@@ -107,10 +107,10 @@ class Captured(StreamCopier):
 
     captures = False
 
-    def submit(self, leaves: Sequence[Leaf]) -> Any:
+    def submit(self, leaves: Sequence[Leaf], first: Any = None) -> Any:
         if self.captures:
             raise CudaError("captured")
-        copies = super().submit(leaves)
+        copies = super().submit(leaves, first)
         hand_over = copies.hand_over
 
         def guarded() -> list[torch.Tensor]:

@@ -20,7 +20,6 @@ namespace {
 // A consumer that waits looks for signals (Ctrl-C) this often.
 constexpr auto kSlice = std::chrono::milliseconds(50);
 
-using CopyArgument = std::tuple<std::uintptr_t, std::uintptr_t, std::size_t>;  // to, from, bytes
 using PixelArgument =  // plan, height, width, seed, epoch, indices, from, raw, out
     std::tuple<std::shared_ptr<PixelPlan>, std::int64_t, std::int64_t, std::uint64_t, std::uint64_t,
                IndexArray, std::uintptr_t, std::uintptr_t, std::uintptr_t>;
@@ -29,11 +28,46 @@ const std::byte* host(std::uintptr_t address) {
   return reinterpret_cast<const std::byte*>(address);
 }
 
-std::vector<HostToDevice> copies_of(const std::vector<CopyArgument>& arguments) {
-  std::vector<HostToDevice> copies;
-  for (const auto& [to, from, bytes] : arguments) copies.push_back({to, host(from), bytes});
-  return copies;
-}
+// What batches of one shape have in common: which of their arrays are copied, and where to.
+class ShipmentForm {
+ public:
+  using Sources = py::typing::List<py::object>;
+  using Copy = std::tuple<std::size_t, std::size_t>;                 // array, bytes
+  using Packed = std::tuple<std::size_t, std::size_t, std::size_t>;  // array, place, bytes
+
+  ShipmentForm(std::vector<Copy> copies, std::vector<Packed> packed)
+      : copies_(std::move(copies)), packed_(std::move(packed)) {}
+
+  // `sources`: arrays, or addresses. `targets`: of what is not packed, and last where the rest
+  // goes.
+  Shipment filled(const Sources& sources, const std::vector<std::uintptr_t>& targets) const {
+    if (targets.size() != copies_.size() + 1) throw py::value_error("one target for each copy");
+    Shipment shipment;
+    shipment.copies.reserve(copies_.size());
+    shipment.packed.reserve(packed_.size());
+    auto target = targets.begin();
+    for (const auto& [array, bytes] : copies_) {
+      shipment.copies.push_back({*target++, data_of(sources[array], bytes), bytes});
+    }
+    for (const auto& [array, place, bytes] : packed_) {
+      shipment.packed.push_back({*target + place, data_of(sources[array], bytes), bytes});
+    }
+    return shipment;
+  }
+
+ private:
+  static const std::byte* data_of(const py::handle& source, std::size_t bytes) {
+    if (!py::isinstance<py::array>(source)) return host(source.cast<std::uintptr_t>());
+    const auto array = py::reinterpret_borrow<py::array>(source);
+    if (static_cast<std::size_t>(array.nbytes()) != bytes) {
+      throw py::value_error("an array of another size");
+    }
+    return static_cast<const std::byte*>(array.data());
+  }
+
+  const std::vector<Copy> copies_;
+  const std::vector<Packed> packed_;
+};
 
 PixelJob job_of(const PixelArgument& argument) {
   const auto& [plan, height, width, seed, epoch, indices, from, raw, out] = argument;
@@ -73,21 +107,23 @@ class PyTransfer {
     transfer_->check(stream_of(stream));
   }
 
-  void ask(std::uintptr_t stream) {
+  std::tuple<Transfer::Ticket, bool> ask(std::uintptr_t stream) {
     const Unlocked unlocked;
     MutexLock lock(mutex_);
-    transfer_->ask(stream_of(stream));
+    const auto [oldest, is_captured] = transfer_->ask(stream_of(stream));
+    return {oldest, is_captured};
   }
 
-  Transfer::Ticket submit(const std::vector<CopyArgument>& copies,
-                          const std::vector<CopyArgument>& packed,
-                          const std::vector<PixelArgument>& pixels, std::uintptr_t stream) {
+  Transfer::Ticket submit(const ShipmentForm& form, const ShipmentForm::Sources& sources,
+                          const std::vector<std::uintptr_t>& targets,
+                          const std::vector<PixelArgument>& pixels, std::uintptr_t stream,
+                          Transfer::Ticket first) {
     check_not_exiting();
-    Shipment shipment{copies_of(copies), copies_of(packed), {}};
+    Shipment shipment = form.filled(sources, targets);
     for (const PixelArgument& job : pixels) shipment.pixels.push_back(job_of(job));
     const Unlocked unlocked;
     MutexLock lock(mutex_);
-    return transfer_->submit(shipment, stream_of(stream));
+    return transfer_->submit(shipment, stream_of(stream), first);
   }
 
   void hand_over(Transfer::Ticket ticket, std::uintptr_t stream) {
@@ -182,16 +218,25 @@ void register_device(py::module_& module) {
       .def("read", &figures_of, "What has passed; nothing in a forked child.");
 
   // Addresses and streams are integers, as torch gives them.
+  py::class_<ShipmentForm>(
+      module, "ShipmentForm",
+      "Which arrays of a batch are copied, with their bytes; small ones lie side by side.")
+      .def(py::init<std::vector<ShipmentForm::Copy>, std::vector<ShipmentForm::Packed>>(),
+           "copies"_a, "packed"_a);
   py::class_<PyTransfer>(module, "Transfer", "The copies of one iterator's batches to a GPU.")
       .def(py::init<std::shared_ptr<CudaDevice>, const py::object&, std::shared_ptr<StreamTimes>>(),
            "device"_a, "pool"_a, "times"_a)
       .def("check", &PyTransfer::check, "Raises CudaError if nothing can be submitted now.",
            "stream"_a)
-      .def("ask", &PyTransfer::ask,
-           "From now on the stream has nothing to do, until it is handed a batch.", "stream"_a)
+      .def(
+          "ask", &PyTransfer::ask,
+          "From now on the stream has nothing to do, until it is handed a batch. Returns the first "
+          "ticket that is not done, and whether a graph is captured from the stream.",
+          "stream"_a)
       .def("submit", &PyTransfer::submit,
-           "Enqueues the copies of a batch behind what the stream was given; returns its ticket.",
-           "copies"_a, "packed"_a, "pixels"_a, "stream"_a)
+           "Enqueues the copies of a batch behind what the stream was given; returns its ticket. "
+           "Hands `first` over before, if it is none of -1.",
+           "form"_a, "sources"_a, "targets"_a, "pixels"_a, "stream"_a, "first"_a = Transfer::kNone)
       .def("hand_over", &PyTransfer::hand_over,
            "What the stream is given from now on sees the batch.", "ticket"_a, "stream"_a)
       .def("done", &PyTransfer::done, "Whether memory on either side is no longer in use.",

@@ -50,20 +50,26 @@ void Transfer::check(CudaStream consumer) const {
   check_not_captured(consumer);
 }
 
-void Transfer::ask(CudaStream consumer) {
+Transfer::Answer Transfer::ask(CudaStream consumer) {
   const CudaDevice::Scope scope(*device_);
+  const bool captured = is_captured(consumer);
   asked_.consumer = consumer;
-  if (is_captured(consumer)) return asked_.event.reset();
-  if (asked_.event == nullptr) asked_.event = device_->take_event();
-  record(asked_.event, consumer);
+  if (captured) {
+    asked_.event.reset();
+  } else {
+    if (asked_.event == nullptr) asked_.event = device_->take_event();
+    record(asked_.event, consumer);
+  }
+  drop_done();
+  return {next_ - static_cast<Ticket>(running_.size()), captured};
 }
 
-Transfer::Ticket Transfer::submit(const Shipment& shipment, CudaStream consumer) {
+Transfer::Ticket Transfer::submit(const Shipment& shipment, CudaStream consumer, Ticket first) {
   const CudaDevice::Scope scope(*device_);
   const Driver& driver = device_->driver();
   const CudaStream side = device_->side_stream();
   check_not_captured(consumer);
-  drop_done();
+  if (first != kNone) give(first, consumer);
   for (const PixelJob& job : shipment.pixels) load_kernel(*device_, *job.images.plan);
   std::vector<Staged> staged;
   Running running{nullptr, stage(shipment, staged)};
@@ -164,6 +170,10 @@ void Transfer::copy(DevicePointer to, const std::byte* from, std::size_t bytes) 
 void Transfer::hand_over(Ticket ticket, CudaStream consumer) {
   const CudaDevice::Scope scope(*device_);
   check_not_captured(consumer);
+  give(ticket, consumer);
+}
+
+void Transfer::give(Ticket ticket, CudaStream consumer) {
   const Running* const running = find(ticket);
   if (running != nullptr) {  // else the host has seen the end of it, and gives work later
     device_->check(device_->driver().cuStreamWaitEvent(consumer, running->ready.get(), 0),

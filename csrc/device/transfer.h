@@ -61,6 +61,7 @@ class Transfer {
  public:
   using Ticket = std::int64_t;
   using Clock = std::chrono::steady_clock;
+  static constexpr Ticket kNone = -1;
 
   // `staging`: pinned memory of `device`. `times`: of it too.
   Transfer(std::shared_ptr<CudaDevice> device, std::shared_ptr<SlotPool> staging,
@@ -69,15 +70,21 @@ class Transfer {
   Transfer(const Transfer&) = delete;
   Transfer& operator=(const Transfer&) = delete;
 
-  // Throws CudaError while a graph is captured from `consumer`, and if the device is lost.
-  void check(CudaStream consumer) const;
+  struct Answer {
+    Ticket oldest;     // all before it are done
+    bool is_captured;  // a graph is, from the consumer's stream: neither submit() nor hand_over()
+  };
+
   // The consumer has nothing more to do until it is given a batch: until hand_over() to the same
   // stream, this counts as a stall. Throws CudaError if the device is lost.
-  void ask(CudaStream consumer);
-  // Enqueues them on the side stream. `consumer`: to whose memory they go. Throws CudaError, after
-  // which none of them is running any more; while a graph is captured from `consumer` none begins.
-  // Throws std::bad_alloc, and what launch_pixels() throws, likewise.
-  Ticket submit(const Shipment& shipment, CudaStream consumer);
+  Answer ask(CudaStream consumer);
+  // Throws CudaError while a graph is captured from `consumer`, and if the device is lost.
+  void check(CudaStream consumer) const;
+  // Enqueues them on the side stream. `consumer`: to whose memory they go. `first`: a batch that is
+  // handed over to it before that; it may be handed over again. Throws CudaError, after which none
+  // of them is running any more; while a graph is captured from `consumer` none begins. Throws
+  // std::bad_alloc, and what launch_pixels() throws, likewise.
+  Ticket submit(const Shipment& shipment, CudaStream consumer, Ticket first = kNone);
   // What `consumer` is given from now on sees the batch. Throws CudaError, also while a graph is
   // captured from `consumer`; then the batch can still be handed over afterwards.
   void hand_over(Ticket ticket, CudaStream consumer);
@@ -107,6 +114,7 @@ class Transfer {
   bool is_captured(CudaStream consumer) const;
   void check_not_captured(CudaStream consumer) const;
   void record(const SharedEvent& event, CudaStream stream) const;
+  void give(Ticket ticket, CudaStream consumer);
   Lease stage(const Shipment& shipment, std::vector<Staged>& staged);
   void enqueue(const Shipment& shipment, const Lease& staging, const std::vector<Staged>& staged);
   void copy(DevicePointer to, const std::byte* from, std::size_t bytes);

@@ -202,6 +202,7 @@ class Loop {
     for (std::int64_t i = 0; i < batches; ++i) {
       if (random_() % 4 == 0) homes_[home_]->disturb(5000 + random_() % 3 * 1000);
       drop_done();  // not after the last one: the destructor meets copies that are running
+      if (random_() % 8 != 0) transfer_->ask(static_cast<CudaStream>(homes_[home_]->stream));
       submit(producers.next());
       if (coming_.size() < 2) continue;
       if (breaks_off && i == end) return;
@@ -217,6 +218,7 @@ class Loop {
     Transfer::Ticket ticket;
     std::int64_t number;
     std::size_t home, images;
+    bool is_handed_over;
     std::vector<std::byte*> targets;  // large, slab, raw, images
     std::vector<std::size_t> bytes;
   };
@@ -237,7 +239,7 @@ class Loop {
   void submit(Batch batch) {
     StreamMemory& home = *homes_[home_];
     const ImageDelivery images = cropped(0);
-    Coming coming{0, batch.number, home_, batch.images, {}, {}};
+    Coming coming{0, batch.number, home_, batch.images, false, {}, {}};
     const std::size_t out = batch.images * static_cast<std::size_t>(images.delivered_bytes());
     coming.bytes = {batch.arrays[0].bytes(), kSlab, raw_bytes(images, batch.images), out};
     for (const std::size_t bytes : coming.bytes) coming.targets.push_back(home.take(bytes));
@@ -253,7 +255,12 @@ class Loop {
       job.indices.push_back(batch.number * 10 + static_cast<std::int64_t>(i));
     }
     shipment.pixels = {job};
-    coming.ticket = transfer_->submit(shipment, static_cast<CudaStream>(home.stream));
+    Transfer::Ticket first = Transfer::kNone;
+    if (!coming_.empty() && random_() % 2 == 0) {  // it is taken next
+      first = coming_.front().ticket;
+      coming_.front().is_handed_over = true;
+    }
+    coming.ticket = transfer_->submit(shipment, static_cast<CudaStream>(home.stream), first);
     if (mistakes_.sources_dropped) batch.arrays.clear();
     kept_.push_back({coming.ticket, std::move(batch.arrays), to[2], coming.bytes[2], home_});
     coming_.push_back(std::move(coming));
@@ -264,8 +271,8 @@ class Loop {
     Coming coming = std::move(coming_.front());
     coming_.pop_front();
     StreamMemory& here = *homes_[home_];
-    if (random_() % 8 != 0) transfer_->ask(static_cast<CudaStream>(here.stream));
-    transfer_->hand_over(coming.ticket, static_cast<CudaStream>(here.stream));
+    const auto consumer = static_cast<CudaStream>(here.stream);
+    if (!coming.is_handed_over) transfer_->hand_over(coming.ticket, consumer);
     Seen& seen = seen_.emplace_back(Seen{coming.number, coming.images, {}});
     for (const std::size_t i : {0, 1, 3}) {
       auto& array = seen.arrays.emplace_back(coming.bytes[i]);

@@ -102,8 +102,10 @@ void check_copies() {
     CHECK(!rig.transfer->done(ticket));
     CHECK(!rig.transfer->wait_until(ticket, kAtOnce));
     CHECK(rig.busy());
+    CHECK_EQUAL(rig.transfer->ask(rig.consumer()).oldest, ticket);
     fake_cuda_hold_all(0);
     CHECK(rig.transfer->wait_until(ticket, never()));
+    CHECK_EQUAL(rig.transfer->ask(rig.consumer()).oldest, ticket + 1);
     CHECK(!rig.busy());
     CHECK_EQUAL(rig.transfer->stats().waits, 1);
     rig.check_arrived();
@@ -177,6 +179,7 @@ void check_captures() {
     Rig rig;
     const auto ticket = rig.submit();
     fake_cuda_capture(rig.stream, 1);
+    CHECK(rig.transfer->ask(rig.consumer()).is_captured);
     const std::string said = CHECK_THROWS(CudaError, rig.submit());
     CHECK(said.find("graph") != std::string::npos);
     CHECK_THROWS(CudaError, rig.transfer->hand_over(ticket, rig.consumer()));
@@ -226,7 +229,8 @@ void check_failures() {
         bool failed = false;
         fake_cuda_hold_all(0);
         try {
-          rig.submit();
+          CHECK(!rig.transfer->ask(rig.consumer()).is_captured);
+          rig.transfer->submit(rig.shipment(), rig.consumer(), first);
         } catch (const CudaError& error) {
           failed = true;
           CHECK(std::string(error.what()).find(call) == 0);
@@ -240,7 +244,7 @@ void check_failures() {
       }
       CHECK(nth > 1);
     }
-    CHECK(fake_cuda_count("events") <= events + 1);
+    CHECK(fake_cuda_count("events") <= events + 24);
     rig.transfer->hand_over(rig.submit(), rig.consumer());
     CHECK_EQUAL(fake_cuda_synchronize(rig.stream), 0);
     rig.check_arrived();
