@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from fastload.parts import Leaf
+from fastload.parts import Leaf, moved
 
 
 class Copies(Protocol):
@@ -33,6 +33,10 @@ class Copies(Protocol):
 
 class Copier(Protocol):
     """Copies for one iterator, beside the stream on which its consumer computes."""
+
+    @property
+    def streams(self) -> Streams:
+        """Of the device."""
 
     def ask(self) -> None:
         """Says that the current stream has nothing more to do until it is given a batch.
@@ -186,17 +190,20 @@ class StreamCopier:
 
     Args:
         streams: Of the device.
+
+    Attributes:
+        streams: The same.
     """
 
     def __init__(self, streams: Streams) -> None:
-        self._streams = streams
+        self.streams = streams
 
     def ask(self) -> None:
         """See `Copier`; nothing is measured here."""
 
     def submit(self, leaves: Sequence[Leaf], first: Copies | None = None) -> _StreamCopies:
         """See `Copier`."""
-        return _StreamCopies(self._streams, leaves)
+        return _StreamCopies(self.streams, leaves)
 
 
 class _StreamCopies:
@@ -239,6 +246,36 @@ class _StreamCopies:
     def wait(self) -> None:
         """See `Copies`."""
         self._streams.synchronize(self._ready)
+
+
+class Moves:
+    """What moves by itself, moved before its batch is handed over.
+
+    Args:
+        streams: Of the device.
+        others: See `Parts.others`.
+        device: Where to.
+
+    Raises:
+        Exception: what such a method raised.
+    """
+
+    def __init__(self, streams: Streams, others: Sequence[Any], device: torch.device) -> None:
+        self._streams = streams
+        self._device = device
+        self._home = streams.current()
+        self._moved = [moved(other, device) for other in others]
+
+    def hand_over(self) -> list[Any]:
+        """The same, for the stream on which the calling thread computes."""
+        current = self._streams.current()
+        if current == self._home:
+            return self._moved
+        # Their memory is the other stream's, and how to tell that it is lent is not known.
+        self._streams.wait(current, self._streams.record(self._home))
+        on_cpu = [moved(one, torch.device("cpu")) for one in self._moved]
+        self._streams.synchronize(self._streams.record(current))
+        return [moved(one, self._device) for one in on_cpu]
 
 
 class StaticBuffers:

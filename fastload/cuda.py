@@ -108,6 +108,7 @@ class CudaCopier:
         pool: Memory that the device reads by itself.
 
     Attributes:
+        streams: The same.
         transfer: The same.
         stream: The current one, when a batch was asked for last.
         oldest: The first ticket of copies that may not have been made.

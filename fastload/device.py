@@ -17,6 +17,7 @@ from fastload import _core
 from fastload.copies import (
     Copier,
     Copies,
+    Moves,
     NoStreams,
     StaticBuffers,
     StreamCopier,
@@ -42,6 +43,7 @@ class _Turn(Generic[T]):
     build: Build
     beside: T
     copies: Copies | None = None
+    moves: Moves | None = None
 
 
 class Prefetcher:
@@ -122,9 +124,10 @@ class Prefetcher:
             tensors = turn.copies.hand_over()
             self._coming.popleft()
             self._running.append(turn.copies)
+            others = [] if turn.moves is None else turn.moves.hand_over()
             if self._buffers is not None:
                 tensors = self._buffers.fill(tensors)
-            return turn.build(tensors), turn.beside
+            return turn.build([*tensors, *others] if others else tensors), turn.beside
 
     def _take(self, load: Callable[[], tuple[Any, Any] | None]) -> bool:
         try:
@@ -159,13 +162,17 @@ class Prefetcher:
                 turn.copies = self._copier.submit(
                     turn.parts.leaves, first.copies if isinstance(first, _Turn) else None
                 )
-                turn.parts = None
+                others, turn.parts = turn.parts.others, None
+                if others:
+                    turn.moves = Moves(self._copier.streams, others, self._device)
             except CudaError:
                 if place == 0:
                     raise
                 return
             except Exception as error:
                 self._coming[place] = error
+                if turn.copies is not None:
+                    self._running.append(turn.copies)
 
     def _ends(self) -> bool:
         return bool(self._coming) and isinstance(self._coming[-1], StopIteration)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 import torch
 
@@ -44,7 +46,7 @@ class Raw:
 Leaf = torch.Tensor | npt.NDArray[Any] | Raw
 """What becomes one tensor on the device; arrays are the core's, in one block, in its memory."""
 
-Build = Callable[[Sequence[torch.Tensor]], Any]
+Build = Callable[[Sequence[Any]], Any]
 
 
 @dataclass(frozen=True)
@@ -66,11 +68,13 @@ class Parts:
 
     Attributes:
         leaves: What is copied.
-        build: The batch, of the copies in their order; is called once.
+        build: The batch, of the copies in their order and what was moved; is called once.
+        others: What moves by its own method `to`.
     """
 
     leaves: Sequence[Leaf]
     build: Build
+    others: Sequence[Any] = ()
 
 
 def split(members: Sequence[Any], build: Callable[[Sequence[Any]], Any]) -> Parts:
@@ -105,51 +109,85 @@ def _copied(member: Any, copies: Iterator[torch.Tensor]) -> Any:
 def take_apart(batch: Any, device: torch.device) -> Parts:
     """The parts of any batch: the plain tensors in its containers that are not on the device.
 
-    Other tensors, and objects that have a method `to`, are moved by that when the batch is built;
-    anything else stays as it is.
+    Other tensors, and objects that have a method `to`, move by that; anything else stays as it is.
+    Whoever made the batch may use its containers and arrays for another one from now on.
 
     Args:
         batch: Mappings, lists, tuples and namedtuples are looked into.
         device: Where its tensors are to be.
     """
-    leaves: list[Leaf] = list(_plain_tensors(batch, device))
+    leaves: list[Leaf] = []
+    others: list[Any] = []
+    make = _taken_apart(batch, device, leaves, others)
 
-    def build(tensors: Sequence[torch.Tensor]) -> Any:
-        return _with_copies(batch, device, iter(tensors))
+    def build(parts: Sequence[Any]) -> Any:
+        return make(parts[: len(leaves)], parts[len(leaves) :])
 
-    return Parts(leaves, build)
+    return Parts(leaves, build, others)
 
 
-def _plain_tensors(data: Any, device: torch.device) -> Iterator[torch.Tensor]:
+def moved(other: Any, device: torch.device) -> Any:
+    """One of `Parts.others` on the device."""
+    if isinstance(other, torch.Tensor):
+        return other.to(device, non_blocking=True)
+    return other.to(device)
+
+
+_Make = Callable[[Sequence[torch.Tensor], Sequence[Any]], Any]  # of the copies and what was moved
+
+
+def _taken_apart(data: Any, device: torch.device, leaves: list[Leaf], others: list[Any]) -> _Make:
     if isinstance(data, torch.Tensor):
-        if _is_copied(data, device):
-            yield data
-    elif callable(getattr(data, "to", None)):
-        return
-    elif isinstance(data, Mapping):
-        for key in data:
-            yield from _plain_tensors(data[key], device)
-    elif isinstance(data, (list, tuple)):
-        for member in data:
-            yield from _plain_tensors(member, device)
-
-
-def _with_copies(data: Any, device: torch.device, copies: Iterator[torch.Tensor]) -> Any:
-    """In the order of `_plain_tensors`."""
-    if isinstance(data, torch.Tensor):
-        if _is_copied(data, device):
-            return next(copies)
-        return data if _is_there(data, device) else data.to(device, non_blocking=True)
+        if _is_there(data, device):
+            return lambda copies, moved: data
+        if _is_copied(data):
+            leaves.append(data)
+            return partial(_copy_of, len(leaves) - 1)
     if callable(getattr(data, "to", None)):
-        return data.to(device)
+        others.append(data)
+        return partial(_moved_of, len(others) - 1)
     if isinstance(data, Mapping):
-        return _like(data, {key: _with_copies(data[key], device, copies) for key in data})
-    if isinstance(data, (list, tuple)):
-        members = [_with_copies(member, device, copies) for member in data]
-        if hasattr(data, "_fields"):
-            return type(data)(*members)
-        return tuple(members) if isinstance(data, tuple) else _like(data, dict(enumerate(members)))
-    return data
+        keys, members = list(data), [data[key] for key in data]
+    elif isinstance(data, (list, tuple)):
+        keys, members = list(range(len(data))), list(data)
+    else:
+        kept = data.copy() if isinstance(data, np.ndarray) else data
+        return lambda copies, moved: kept
+    made = [_taken_apart(member, device, leaves, others) for member in members]
+    fill = _refilled(data, keys)
+    return lambda copies, moved: fill([make(copies, moved) for make in made])
+
+
+def _copy_of(number: int, copies: Sequence[torch.Tensor], moved: Sequence[Any]) -> Any:
+    return copies[number]
+
+
+def _moved_of(number: int, copies: Sequence[torch.Tensor], moved: Sequence[Any]) -> Any:
+    return moved[number]
+
+
+def _refilled(data: Any, keys: list[Any]) -> Callable[[list[Any]], Any]:
+    """How a container like this one, as it is now, is made of its members; is called once."""
+    kind = type(data)
+    if isinstance(data, tuple):
+        return (lambda members: kind(*members)) if hasattr(data, "_fields") else tuple
+    if not hasattr(data, "__setitem__"):
+        return lambda members: _as(kind, dict(zip(keys, members, strict=True)))
+    clone = copy.copy(data)
+
+    def fill(members: list[Any]) -> Any:
+        for key, member in zip(keys, members, strict=True):
+            clone[key] = member
+        return clone
+
+    return fill
+
+
+def _as(kind: Any, members: dict[Any, Any]) -> Any:
+    try:
+        return kind(members)
+    except TypeError:
+        return members
 
 
 def _is_there(tensor: torch.Tensor, device: torch.device) -> bool:
@@ -157,22 +195,10 @@ def _is_there(tensor: torch.Tensor, device: torch.device) -> bool:
     return where.type == device.type and device.index in (None, where.index)
 
 
-def _is_copied(tensor: torch.Tensor, device: torch.device) -> bool:
+def _is_copied(tensor: torch.Tensor) -> bool:
     """Whether its bytes are all that there is to it."""
-    if type(tensor) is not torch.Tensor or _is_there(tensor, device):
+    if type(tensor) is not torch.Tensor:
         return False
     if tensor.layout is not torch.strided or tensor.requires_grad:
         return False
     return not (tensor.is_quantized or tensor.is_nested or tensor.is_conj() or tensor.is_neg())
-
-
-def _like(template: Any, members: dict[Any, Any]) -> Any:
-    if hasattr(template, "__setitem__"):
-        clone = copy.copy(template)
-        for key, value in members.items():
-            clone[key] = value
-        return clone
-    try:
-        return type(template)(members)
-    except TypeError:
-        return members

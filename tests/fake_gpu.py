@@ -107,6 +107,9 @@ class FakeGpu:
     def wait(self, stream: int, event: int) -> None:
         self.synchronise(event)
 
+    def synchronize(self, event: int) -> None:
+        self.synchronise(event)
+
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         return self.allocate(torch.empty(tuple(shape), dtype=dtype, device="meta"))
 

@@ -145,6 +145,25 @@ def test_the_next_batch_may_be_loaded_into_the_same_memory(gpu: FakeGpu) -> None
     assert torch.cat([batch[:, 0] for batch in got]).tolist() == list(range(12))
 
 
+class Box:
+    """Moves by its own method."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+
+    def to(self, device: torch.device) -> Box:
+        return Box(self.tensor.clone())
+
+
+def test_that_holds_for_what_moves_by_itself_too(gpu: FakeGpu) -> None:
+    batches = FastLoader(OneBuffer(), 4, device=CUDA, collate_fn=lambda batch: [Box(batch[0]), 1])
+    streams, got = [0, 0, gpu.make_stream()], []
+    for gpu.now, (box, one) in zip(streams, batches, strict=True):
+        assert one == 1
+        got += box.tensor[:, 0].tolist()
+    assert got == list(range(12))
+
+
 def test_streams_may_change_between_batches(gpu: FakeGpu) -> None:
     gpu.library.fake_cuda_seed(5, 300)
     streams = [0, gpu.make_stream(), gpu.make_stream()]

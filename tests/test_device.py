@@ -145,6 +145,84 @@ def test_leaving_early_frees_nothing_that_is_copied(
     assert min(seen[0]) >= 0
 
 
+class Box:
+    """Moves as a batch of some library does: by its method, or not at all."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+        self.where: list[str] = []
+
+    def to(self, device: torch.device) -> Box:
+        if self.tensor.max() > 8:
+            raise RuntimeError("too large")
+        box = Box(self.tensor.clone())
+        box.where = [*self.where, str(device)]
+        return box
+
+
+class OneOfEach(Dataset[Any]):
+    """Each batch is the same objects as the one before it, with other numbers."""
+
+    def __init__(self) -> None:
+        self.buffer = torch.zeros(2)
+        self.batch = {"box": Box(self.buffer), "array": self.buffer.numpy(), "count": 0}
+        self.batch |= {"plain": torch.ones(2), "sparse": torch.eye(2).to_sparse(), "list": [0]}
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitems__(self, indices: list[int]) -> Any:
+        self.buffer[:] = torch.tensor(indices)
+        self.batch["count"] = self.batch["list"][0] = indices[0]
+        return self.batch
+
+
+def one_of_each(dataset: OneOfEach) -> Iterator[Any]:
+    return iter(FastLoader(dataset, 2, device="meta", collate_fn=lambda batch: batch))
+
+
+def test_a_batch_may_be_loaded_into_the_objects_of_the_one_before(on_lazy_device: Any) -> None:
+    device, got, dataset = on_lazy_device(), [], OneOfEach()
+    batches = one_of_each(dataset)
+    for _ in range(4):
+        batch = next(batches)
+        assert batch["sparse"].is_meta
+        assert batch["plain"] is not dataset.batch["plain"]
+        assert batch["box"].where == ["meta"]
+        got.append([batch["box"].tensor.tolist(), batch["array"].tolist()])
+        assert batch["list"] == [batch["count"]] == [got[-1][1][0]]
+    device.finish()
+    assert got == [[[i, i + 1]] * 2 for i in range(0, 8, 2)]
+
+
+def test_what_cannot_move_is_the_error_of_its_batch(on_lazy_device: Any) -> None:
+    device = on_lazy_device()
+    batches, counts = one_of_each(OneOfEach()), []
+    for _ in range(6):
+        try:
+            counts.append(next(batches)["count"])
+        except RuntimeError as error:
+            counts.append(str(error))
+    assert counts == [0, 2, 4, 6, "too large", "too large"]
+    with pytest.raises(StopIteration):
+        next(batches)
+    del batches
+    gc.collect()
+    device.finish()
+
+
+def test_what_moves_by_itself_follows_the_stream(on_lazy_device: Any) -> None:
+    device, dataset = on_lazy_device(), OneOfEach()
+    del dataset.batch["sparse"]  # torch cannot take one back from meta
+    batches = one_of_each(dataset)
+    assert next(batches)["box"].where == ["meta"]
+    device.now = "other"
+    box = next(batches)["box"]
+    assert box.where == ["meta", "cpu", "meta"]
+    assert box.tensor.tolist() == [2, 3]
+    assert next(batches)["box"].where == ["meta"]
+
+
 def test_an_error_has_its_turn_and_the_others_are_delivered(
     on_lazy_device: Callable[..., LazyDevice],
 ) -> None:

@@ -6,13 +6,14 @@ import collections
 import types
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from ragged import numbers_of_length, ragged_dataset
 
 from fastload import AsList, FastLoader, Jagged
 from fastload.formats.extents import Field
-from fastload.parts import take_apart
+from fastload.parts import Parts, moved, take_apart
 
 META = torch.device("meta")
 Pair = collections.namedtuple("Pair", "a b")
@@ -33,6 +34,29 @@ class Movable:
         return moved
 
 
+def on_meta(parts: Parts) -> Any:
+    others = [moved(other, META) for other in parts.others]
+    return parts.build([*(leaf.to(META) for leaf in parts.leaves), *others])
+
+
+def test_a_batch_that_was_taken_apart_is_no_longer_looked_at() -> None:
+    mine, inner, array = Mine(x=torch.ones(2)), [1, "two"], np.arange(3)
+    mine |= {"inner": inner, "array": array}
+    mine.note = "first"
+    parts = take_apart(mine, META)
+    mine["x"] = mine["more"] = 0
+    mine.note = "second"
+    inner.append(3)
+    array += 1
+    got = on_meta(parts)
+    assert type(got) is Mine
+    assert list(got) == ["x", "inner", "array"]
+    assert got["x"].is_meta
+    assert got.note == "first"
+    assert got["inner"] == [1, "two"]
+    assert got["array"].tolist() == [0, 1, 2]
+
+
 def test_containers_keep_their_types() -> None:
     x = torch.ones(2)
     mine = Mine(x=x)
@@ -42,7 +66,8 @@ def test_containers_keep_their_types() -> None:
     batch = [mine, Pair(x, "s"), (x, 3), [x], Movable(), None, packed, frozen]
     parts = take_apart(batch, META)
     assert all(leaf is x for leaf in parts.leaves)
-    got = parts.build([leaf.to(META) for leaf in parts.leaves])
+    assert [type(other) for other in parts.others] == [Movable, type(packed)]
+    got = on_meta(parts)
     assert type(got) is list
     assert type(got[0]) is Mine
     assert got[0].note == "kept"
@@ -65,10 +90,10 @@ def test_tensors_that_are_not_plain_move_by_themselves() -> None:
     leaf, turned = torch.ones(2, requires_grad=True), torch.ones(2, dtype=torch.complex64).conj()
     parts = take_apart([leaf, torch.eye(2).to_sparse(), turned, turned.imag], META)
     assert parts.leaves == []
-    moved = parts.build([])
-    assert moved[0].requires_grad
-    assert moved[1].is_sparse
-    assert all(tensor.is_meta for tensor in moved)
+    got = on_meta(parts)
+    assert got[0].requires_grad
+    assert got[1].is_sparse
+    assert all(tensor.is_meta for tensor in got)
     here = torch.zeros(2, device="meta")
     assert take_apart(here, META).build([]) is here
 

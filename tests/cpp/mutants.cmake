@@ -49,6 +49,9 @@ add_mutant(what_runs_is_done
   [[if (result == kCudaNotReady) { running_.pop_front(); continue; }]])
 add_mutant(the_oldest_that_runs_is_done
   [[return ticket < first ? nullptr]] [[return ticket <= first ? nullptr]])
+add_mutant(one_more_than_what_is_done_is_done
+  [[return {next_ - static_cast<Ticket>(running_.size()), captured};]]
+  [[return {next_ + 1 - static_cast<Ticket>(running_.size()), captured};]])
 add_mutant(the_destructor_does_not_wait
   [[device_->check(device_->driver().cuEventSynchronize(last), "cuEventSynchronize");]]
   [[(void)last;]])

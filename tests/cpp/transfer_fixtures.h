@@ -202,7 +202,7 @@ class Loop {
     for (std::int64_t i = 0; i < batches; ++i) {
       if (random_() % 4 == 0) homes_[home_]->disturb(5000 + random_() % 3 * 1000);
       drop_done();  // not after the last one: the destructor meets copies that are running
-      if (random_() % 8 != 0) transfer_->ask(static_cast<CudaStream>(homes_[home_]->stream));
+      if (random_() % 8 != 0) ask();
       submit(producers.next());
       if (coming_.size() < 2) continue;
       if (breaks_off && i == end) return;
@@ -289,6 +289,12 @@ class Loop {
     for (const std::size_t i : {0, 1, 3}) {
       homes_[coming.home]->give(coming.targets[i], coming.bytes[i]);
     }
+  }
+
+  void ask() {
+    const auto consumer = static_cast<CudaStream>(homes_[home_]->stream);
+    const Transfer::Ticket oldest = transfer_->ask(consumer).oldest;
+    while (!kept_.empty() && kept_.front().ticket < oldest) drop_first();
   }
 
   void drop_done() {
