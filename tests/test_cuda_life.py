@@ -315,6 +315,7 @@ for use in (batches, loader):
             assert "outside fastload" in str(error), error
         else:
             raise AssertionError("no error")
+assert loader.stats()["gpu_stall_s"] >= 0
 del batches, use
 gc.collect()
 """
@@ -331,6 +332,8 @@ if child == 0:
             pass
         else:
             os._exit(1)
+    if any(loader.stats()[key] for key in ("h2d_bytes", "h2d_s", "gpu_stall_s")):
+        os._exit(2)
     del batches
     gc.collect()
     os._exit(0)

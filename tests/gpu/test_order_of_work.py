@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import random
+import time
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -175,3 +177,34 @@ def _graphed(loader: Any, step: Any) -> Any:
                 loss = step(batch)
         graph.replay()
         yield loss.item()
+
+
+class Late(torch.utils.data.IterableDataset[torch.Tensor]):
+    """Whose batches come when the GPU has been idle for 20 ms."""
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        for _ in range(10):
+            torch.cuda.synchronize()
+            time.sleep(0.02)
+            yield torch.zeros(1 << 20)
+
+
+def test_a_stall_is_what_the_gpu_waits_for_data_and_not_what_it_computes(
+    device: torch.device,
+) -> None:
+    late = FastLoader(Late(), None, device=device)
+    start = time.perf_counter()
+    for batch in late:
+        batch.sum()
+    torch.cuda.synchronize()
+    stats = late.stats()
+    assert 0.2 <= stats["gpu_stall_s"] <= time.perf_counter() - start
+    assert stats["h2d_bytes"] == 10 * 4 << 20
+    assert 0 < stats["h2d_s"] < stats["gpu_stall_s"]
+
+    busy = FastLoader(numbered(640, 1_000), 64, device=device)
+    for batch in busy:
+        torch.cuda._sleep(20 * CYCLES)
+        batch["x"].sum()
+    torch.cuda.synchronize()
+    assert busy.stats()["gpu_stall_s"] < 0.1  # of about 0.2 s
