@@ -55,6 +55,7 @@ class Cuda:
         self._device = device
         self.pool = _core.SlotPool(device)
         self.times = _core.StreamTimes(device)
+        self._forms: dict[Any, Form] = {}
         self._refuses_kernels = False
 
     def runs(self, plan: _core.PixelPlan) -> bool:
@@ -76,7 +77,7 @@ class Cuda:
     def copier(self) -> CudaCopier:
         """For one iterator."""
         transfer = _core.Transfer(self._device, self.pool, self.times)
-        return CudaCopier(self.streams, transfer, self.pool)
+        return CudaCopier(self.streams, transfer, self.pool, self._forms)
 
 
 def open_cuda(device: torch.device) -> Cuda | None:
@@ -106,6 +107,7 @@ class CudaCopier:
         streams: Of the device.
         transfer: Of this copier alone.
         pool: Memory that the device reads by itself.
+        forms: How batches are copied, by `key_of`; grows.
 
     Attributes:
         streams: The same.
@@ -115,14 +117,18 @@ class CudaCopier:
     """
 
     def __init__(
-        self, streams: CudaStreams, transfer: _core.Transfer, pool: _core.SlotPool
+        self,
+        streams: CudaStreams,
+        transfer: _core.Transfer,
+        pool: _core.SlotPool,
+        forms: dict[Any, Form],
     ) -> None:
         self.streams = streams
         self.transfer = transfer
         self.stream = self.oldest = 0
         self._pool = pool
         self._is_captured = False
-        self._forms: dict[Any, Form] = {}
+        self._forms = forms
 
     def ask(self) -> None:
         """See `Copier`."""

@@ -173,6 +173,16 @@ def test_a_batch_is_one_copy_for_each_large_field_and_one_for_all_small_ones(gpu
     assert gpu.calls("cuMemcpyHtoDAsync") - before == 2 * len(native())
 
 
+def test_a_batch_is_two_calls_of_the_core(gpu: FakeGpu) -> None:
+    batches = iter(native())
+    next(batches)
+    scopes = gpu.calls("cuCtxPushCurrent")
+    for _ in range(13):
+        gpu.synchronise(gpu.now)
+        next(batches)
+    assert gpu.calls("cuCtxPushCurrent") - scopes == 2 * 13
+
+
 def test_ten_thousand_batches_of_which_some_are_kept(gpu: FakeGpu) -> None:
     gpu.library.fake_cuda_seed(3, 5)
     data = ArrayDataset({"x": np.arange(10_000 * 4).reshape(-1, 4), "y": np.arange(10_000)})
