@@ -142,8 +142,12 @@ class Prefetcher:
             if loaded is None:
                 return False
             batch, beside = loaded
-            parts = batch if isinstance(batch, Parts) else take_apart(batch, self._device)
-            self._coming.append(_Turn(parts, parts.build, beside))
+            try:
+                parts = batch if isinstance(batch, Parts) else take_apart(batch, self._device)
+            except Exception as error:  # of a container that cannot be copied
+                self._coming.append(error)
+            else:
+                self._coming.append(_Turn(parts, parts.build, beside))
         return True
 
     def _submit(self) -> None:

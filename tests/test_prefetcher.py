@@ -171,6 +171,26 @@ def test_an_error_before_a_capture_has_its_turn() -> None:
     assert prefetcher.next(load, lambda: None)[0].shape == (3,)
 
 
+class Unique(list[Any]):
+    """A container of which there are no copies."""
+
+    def __copy__(self) -> Unique:
+        raise KeyError("two")
+
+
+def test_a_batch_that_cannot_be_taken_apart_has_its_turn() -> None:
+    turns: list[Any] = [torch.ones(1), Unique([torch.ones(2)]), torch.ones(3)]
+
+    def load() -> tuple[Any, None]:
+        return turns.pop(0), None
+
+    prefetcher = Prefetcher(META, StreamCopier(LazyDevice()))
+    assert prefetcher.next(load, load)[0].shape == (1,)
+    with pytest.raises(KeyError):
+        prefetcher.next(load, load)
+    assert prefetcher.next(load, lambda: None)[0].shape == (3,)
+
+
 def test_threads_take_turns() -> None:
     inside, got, lock = [0], [], threading.Lock()
     numbers = iter(range(400))
