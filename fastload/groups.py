@@ -7,6 +7,7 @@ knows what the others have.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import operator
 from collections.abc import Iterator
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -39,6 +40,7 @@ class Group(Generic[T]):
         sizes: The same of this rank's batches, one by one.
         shares: Ranks among which the loader shares out its data.
         last: No other group follows in this epoch.
+        epoch: Of the loader, counted from 0.
 
     Example:
         >>> loader = FastLoader(ArrayDataset(np.arange(10)), batch_size=2)
@@ -55,12 +57,14 @@ class Group(Generic[T]):
         sizes: tuple[int, ...],
         shares: int,
         last: bool,
+        epoch: int,
     ) -> None:
         self.samples = samples
         self.total = total
         self.sizes = sizes
         self.shares = shares
         self.last = last
+        self.epoch = epoch
         self._batches = batches
         self._taken = -1
 
@@ -132,7 +136,8 @@ class Groups(Generic[T]):
     def __iter__(self) -> Iterator[Group[T]]:
         ahead, n = _foresee(self._loader), self._n
         counter = None if self._counter is None else self._counter.of_epoch(ahead.keyed)
-        batches = iter(self._loader)
+        # Opened by the first step, which waits for that: workers may have to be started.
+        batches = itertools.chain.from_iterable((self._loader,))
         # A resumed epoch goes on in the middle of a group: that one ends where it would have ended.
         begin, end = 0, n - -(-ahead.first // ahead.step) % n
         while begin < ahead.batches:
@@ -141,7 +146,8 @@ class Groups(Generic[T]):
             sizes, total = own, ahead.total(begin, end)
             if counter is not None:
                 sizes, total = counter(begin, end)
-            group = Group[T](batches, sum(own), total, sizes, ahead.ranks, end == ahead.batches)
+            last = end == ahead.batches
+            group = Group[T](batches, sum(own), total, sizes, ahead.ranks, last, ahead.number)
             yield group
             group._pass_over()
             if begin == 0:
@@ -155,6 +161,7 @@ class _Epoch(NamedTuple):
     """The next epoch of a loader, before it begins.
 
     Attributes:
+        number: Of the epoch.
         first: Where it begins, in samples of the order: of all ranks if it is keyed, else of this.
         end: Where it ends.
         batch: Samples of one rank's full batch.
@@ -166,6 +173,7 @@ class _Epoch(NamedTuple):
         pads: Samples that fill up the last step count.
     """
 
+    number: int
     first: int
     end: int
     batch: int
@@ -240,10 +248,12 @@ def _foresee(loader: Any) -> _Epoch:
         _check_equal_steps(sampler)
         keyed, world = sampler.foreseen(), sampler.num_replicas
         plan, pads = sampler.own_plan(keyed), sampler.tail == "pad"
-        return _Epoch(keyed.first, keyed.rows, batch, world, world, drop_last, keyed, plan, pads)
+        first, end = keyed.first, keyed.rows
+        return _Epoch(keyed.epoch, first, end, batch, world, world, drop_last, keyed, plan, pads)
     unit = "samples" if is_stock(sampler) else "batches"
-    first = loader._mark.take(unit).first * (1 if unit == "samples" else batch)
-    return _Epoch(first, len(sampler), batch, 1, _ranks_of(sampler), drop_last)
+    start = loader._mark.take(unit)
+    first = start.first * (1 if unit == "samples" else batch)
+    return _Epoch(start.epoch, first, len(sampler), batch, 1, _ranks_of(sampler), drop_last)
 
 
 def _ranks_of(sampler: Any) -> int:

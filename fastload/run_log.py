@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
+import weakref
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-
 from fastload.groups import Groups
-from fastload.structure import flatten
-
-_LINES = 50  # written at once: losses are read from the device no more often than that
+from fastload.log_lines import Row, RunLog, count_samples
 
 
 class Watch:
@@ -24,6 +18,8 @@ class Watch:
     The first line describes the loader. Each other has `epoch`, `step` (counted from 0 over all
     epochs), `start_s` (since the first step), `step_s` (until the following batch is asked for),
     `wait_s` (until the batch was there), `samples`, and what `log` was given. Times are in seconds.
+    The line of a step that was broken off (by `break`, or an error) has `unfinished` and what was
+    known by then; it counts for nothing in a report.
     Ranks other than the first write `run.1.jsonl` and so on beside `run.jsonl`.
 
     Args:
@@ -32,13 +28,15 @@ class Watch:
         clock: Seconds.
 
     Raises:
-        TypeError: the loader gives groups, whose batches come during their steps.
+        TypeError: the loader gives groups, whose batches come during their steps: `TrainStep` has
+            a log for them.
 
     Example:
         >>> watched = Watch(torch.utils.data.DataLoader(range(4)), log="run.jsonl")
         >>> for batch in watched:
         ...     watched.log(loss=batch.float().sum())
-        >>> [json.loads(line)["loss"] for line in Path("run.jsonl").read_text().splitlines()[1:]]
+        >>> from fastload.runs import Run
+        >>> [step["loss"] for step in Run("run.jsonl").steps]
         [0.0, 1.0, 2.0, 3.0]
     """
 
@@ -49,17 +47,15 @@ class Watch:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         if isinstance(loader, Groups):
-            raise TypeError("watch takes a loader: the batches of a group come during its step")
-        self._loader, self._clock = loader, clock
-        self._path = _of_rank(os.fspath(log))
-        self._rows: list[dict[str, Any]] = []
-        self._values: dict[str, Any] = {}
-        self._steps = self._epochs = 0
-        self._begin: float | None = None
-        about = {"fastload_log": 1, "loader": type(loader).__name__}
-        for name in ("batch_size", "num_workers"):
-            about[name] = getattr(loader, name, None)
-        Path(self._path).write_text(json.dumps(about) + "\n", encoding="utf-8")
+            raise TypeError(
+                "watch takes a loader: the batches of a group come during its step, and "
+                "TrainStep(..., log=) writes the same lines"
+            )
+        self._loader, self._epochs = loader, 0
+        about: Row = {"loader": type(loader).__name__}
+        about |= {name: getattr(loader, name, None) for name in ("batch_size", "num_workers")}
+        self._lines = RunLog(log, about, clock=clock)
+        weakref.finalize(self, self._lines.close)
 
     def __len__(self) -> int:
         return len(self._loader)
@@ -71,21 +67,22 @@ class Watch:
 
     def __iter__(self) -> Iterator[Any]:
         epoch, self._epochs = self._epochs, self._epochs + 1
-        asked = self._clock()
-        batches = iter(self._loader)
-        self._begin = asked if self._begin is None else self._begin
+        lines, clock = self._lines, self._lines.clock
+        row: Row = {}
+        asked = clock()
         try:
-            for batch in batches:
-                came = self._clock()
-                samples = _samples(batch)
+            for batch in self._loader:
+                came = clock()
+                row = lines.begin(asked, epoch)
+                row["wait_s"] = came - asked
+                row["samples"] = count_samples(batch)
                 yield batch
                 del batch
-                now = self._clock()
-                self._write(epoch, asked, came, now, samples)
-                asked = now
+                lines.end(row)
+                asked = clock()
+            lines.flush()
         finally:
-            self._values = {}  # of a step without an end
-            self.flush()
+            lines.break_off(row)
 
     def log(self, **values: Any) -> None:
         """Adds numbers to the line of the step under way: `loss`, say.
@@ -96,35 +93,11 @@ class Watch:
             ValueError: a tensor holds more or fewer numbers than one.
             TypeError: a value is no number.
         """
-        for name, value in values.items():
-            if torch.is_tensor(value):
-                if value.numel() != 1:
-                    shape = tuple(value.shape)
-                    raise ValueError(f"log({name}=...) takes one number, not a tensor {shape}")
-                value = value.detach().clone()  # it may be written to before it is read
-            elif isinstance(value, np.generic):
-                value = value.item()
-            elif not isinstance(value, (int, float)):
-                raise TypeError(f"log({name}=...) takes a number, not a {type(value).__name__}")
-            self._values[name] = value
+        self._lines.put(**values)
 
     def flush(self) -> None:
         """Writes what is not yet written; the end of each epoch does it, too."""
-        rows, self._rows = self._rows, []
-        with open(self._path, "a", encoding="utf-8") as file:
-            for row in rows:
-                plain = {k: v.item() if torch.is_tensor(v) else v for k, v in row.items()}
-                file.write(json.dumps(plain) + "\n")
-
-    def _write(self, epoch: int, asked: float, came: float, now: float, samples: int) -> None:
-        assert self._begin is not None
-        row = {"epoch": epoch, "step": self._steps, "start_s": asked - self._begin}
-        row |= {"step_s": now - asked, "wait_s": came - asked, "samples": samples}
-        self._rows.append(row | self._values)
-        self._values = {}
-        self._steps += 1
-        if len(self._rows) >= _LINES:
-            self.flush()
+        self._lines.flush()
 
 
 def watch(loader: Any, log: str | os.PathLike[str]) -> Watch:
@@ -140,20 +113,3 @@ def watch(loader: Any, log: str | os.PathLike[str]) -> Watch:
         [0, 1, 2, 3]
     """
     return Watch(loader, log)
-
-
-def _of_rank(path: str) -> str:
-    dist = torch.distributed
-    rank = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
-    if not rank:
-        return path
-    stem, suffix = os.path.splitext(path)
-    return f"{stem}.{rank}{suffix}"
-
-
-def _samples(batch: Any) -> int:
-    """The length of the first tensor; 0 without one."""
-    for leaf in flatten(batch):
-        if torch.is_tensor(leaf) and leaf.dim():
-            return len(leaf)
-    return 0

@@ -19,8 +19,11 @@ TITLES = ("run", "samples/s", "step ms", "waiting", "s/epoch", "last loss", "spe
 class Run:
     """One training, read from its log.
 
+    Where it went on from a checkpoint, the steps that were made again take the place of those that
+    were lost; a step that was broken off is left out.
+
     Args:
-        path: A file that `fastload.watch` wrote.
+        path: A file that `fastload.watch` or `TrainStep` wrote.
         name: In tables; by default the file's name.
 
     Raises:
@@ -30,37 +33,51 @@ class Run:
     def __init__(self, path: str, name: str = "") -> None:
         self.name = name or os.path.splitext(os.path.basename(path))[0]
         self.steps: list[dict[str, Any]] = []
+        self._first: set[int] = set()  # steps of each process, which start things
+        started = False
         with open(path, encoding="utf-8") as file:
             for number, line in enumerate(file):
                 try:
                     row = json.loads(line)
-                    if number == 0:
-                        _ = row["fastload_log"]
-                    else:
-                        _ = row["step_s"], row["wait_s"], row["samples"], row["start_s"]
-                        self.steps.append(row)
+                    if number == 0 or "fastload_log" in row:
+                        _, started = row["fastload_log"], True
+                        continue
+                    _ = row["step_s"], row["wait_s"], row["samples"], row["start_s"], row["step"]
                 except (ValueError, KeyError, TypeError):
                     if number and not line.endswith("\n"):
                         break  # the training was killed while it wrote
                     raise ValueError(
-                        f"{path}: line {number + 1} was not written by fastload.watch"
+                        f"{path}: line {number + 1} was not written by fastload"
                     ) from None
+                if not row.get("unfinished"):
+                    started = self._add(row, started)
         if not self.steps:
             raise ValueError(f"{path} has no steps")
 
+    def _add(self, row: dict[str, Any], started: bool) -> bool:
+        while self.steps and self.steps[-1]["step"] >= row["step"]:
+            self._first.discard(self.steps.pop()["step"])
+        if started:
+            self._first.add(row["step"])
+            last = self.steps[-1] if self.steps else None
+            self._before_s = last["start_s"] + last["step_s"] if last else 0.0
+        self.steps.append(row | {"start_s": row["start_s"] + self._before_s})
+        return False
+
     def summary(self) -> dict[str, float | None]:
-        """Means over all steps but the first of each run, which starts things."""
-        steps = self.steps[1:] or self.steps
+        """Means over all steps but the first of each process, which starts things."""
+        steps = [step for step in self.steps if step["step"] not in self._first] or self.steps
         total = sum(step["step_s"] for step in steps)
-        epochs: dict[int, float] = {}
+        epochs: dict[int | None, float] = {}
         for step in self.steps:
-            epochs[step["epoch"]] = epochs.get(step["epoch"], 0.0) + step["step_s"]
+            epoch = step.get("epoch")
+            epochs[epoch] = epochs.get(epoch, 0.0) + step["step_s"]
         losses = [step["loss"] for step in steps if "loss" in step]
         return {
             "samples_per_s": sum(step["samples"] for step in steps) / total,
             "step_ms": 1e3 * total / len(steps),
             "wait_share": sum(step["wait_s"] for step in steps) / total,
-            "epoch_s": statistics.fmean(epochs.values()),
+            "epoch_s": None if None in epochs else statistics.fmean(epochs.values()),
             "loss": statistics.fmean(losses[-20:]) if losses else None,
         }
 
@@ -105,7 +122,7 @@ def rows(runs: Sequence[Run]) -> list[tuple[str, ...]]:
                 f"{speed:,.0f}",
                 f"{summary['step_ms']:.2f}",
                 f"{summary['wait_share']:.1%}",
-                f"{summary['epoch_s']:.3g}",
+                "" if summary["epoch_s"] is None else f"{summary['epoch_s']:.3g}",
                 "" if loss is None else f"{loss:.4g}",
                 f"{speed / base:.2f}x",
             )

@@ -17,6 +17,8 @@ from torch import Tensor, nn
 
 from fastload import checkpoint
 from fastload.groups import Group
+from fastload.log_lines import on_its_way
+from fastload.step_log import StepLog
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
@@ -65,6 +67,11 @@ class TrainStep:
         scheduler: `step()` is called after each step of the optimizer.
         nonfinite_limit: So many steps in a row that are not finite raise.
         init_scale: Of the GradScaler.
+        log: A file that gets a line of JSON for each step, as `fastload.watch` writes them, without
+            stopping the device; also `loss`, `grad_norm` and `nonfinite`. `fastload report` reads
+            it. After `load` the lines are added to those of before, else an old file is replaced.
+            Batches of groups are waited for in their `next`; a batch that comes alone, since the
+            step before (a validation between two epochs is of the first step, then).
 
     Attributes:
         steps: How often it was called.
@@ -99,6 +106,7 @@ class TrainStep:
         scheduler: Any = None,
         nonfinite_limit: int = 50,
         init_scale: float = 2.0**16,
+        log: str | os.PathLike[str] | None = None,
     ) -> None:
         if precision not in _DTYPES:
             raise ValueError(f"precision must be one of {', '.join(_DTYPES)}, not {precision!r}")
@@ -127,9 +135,20 @@ class TrainStep:
         self._unread: tuple[Tensor, Any, bool] | None = None
         self._owed = 0  # steps that the scheduler has made too many
         self._said_static = False
+        about = {"precision": precision, "device": self._device.type}
+        self._log = None if log is None else StepLog(log, about)
 
     def __call__(self, group: Any) -> StepResult:
         """Takes the batches of a group, or one batch, and makes a step."""
+        if self._log is None:
+            return self._make(group)
+        with self._log.step(self.steps, group):
+            result = self._make(group)
+            found = result._asdict()
+            self._log.put(**{k: v for k, v in found.items() if v is not None})
+        return result
+
+    def _make(self, group: Any) -> StepResult:
         try:
             loss = self._backward(group)
             with self._forgetting():
@@ -149,6 +168,8 @@ class TrainStep:
     def _backward(self, group: Any) -> Tensor:
         is_group = isinstance(group, Group)
         batches = group if is_group else (group,)
+        if is_group and self._log is not None:
+            batches = self._log.timed(group)
         loss, counted = torch.zeros((), device=self._device), None
         for number, batch in enumerate(batches):
             with self._communicating(not is_group or number == len(group) - 1):
@@ -248,7 +269,7 @@ class TrainStep:
             bad = torch.full((), not noted, dtype=torch.int64, device=self._device)
         self._counts = torch.stack([self._counts[0] + bad, (self._counts[1] + 1) * bad])
         self._look_back()
-        self._unread = (*_on_its_way(self._counts), guessed)
+        self._unread = (*on_its_way(self._counts), guessed)
         if self.scheduler is not None and noted:
             if guessed and self._owed:
                 self._owed -= 1
@@ -297,6 +318,8 @@ class TrainStep:
             OSError: it could not be written; on all ranks.
         """
         checkpoint.save(path, self.model, self.optimizer, self.state_dict(), loader)
+        if self._log is not None:
+            self._log.flush()
 
     def load(self, path: str | os.PathLike[str], loader: Any = None) -> None:
         """Goes on where the checkpoint was written; every rank has to call it.
@@ -341,18 +364,11 @@ class TrainStep:
             self.scaler.load_state_dict(state_dict["scaler"])
         if self.scheduler is not None:
             self.scheduler.load_state_dict(state_dict["scheduler"])
+        if self._log is not None:
+            self._log.go_on()
 
 
 def _local(gradient: Tensor) -> Tensor:
     """This rank's part of a gradient that is sharded, in place."""
     part: Tensor = gradient.to_local() if hasattr(gradient, "to_local") else gradient
     return part
-
-
-def _on_its_way(counts: Tensor) -> tuple[Tensor, Any]:
-    """A copy on the host, and the event after which it is there; None: now."""
-    if counts.device.type != "cuda":
-        return counts.cpu(), None
-    copy, event = counts.to("cpu", non_blocking=True), torch.cuda.Event()  # type: ignore[no-untyped-call]
-    event.record(torch.cuda.current_stream(counts.device))  # may not be the current device
-    return copy, event

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fastload import ArrayDataset
 
@@ -81,3 +82,15 @@ def distance(one: nn.Module, other: nn.Module) -> float:
     """The largest difference between two models' parameters."""
     pairs = zip(one.parameters(), other.parameters(), strict=True)
     return max(float((a.detach() - b.detach()).abs().max()) for a, b in pairs)
+
+
+class HostReads(TorchDispatchMode):
+    """Counts how often a number of the device is waited for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func is torch.ops.aten._local_scalar_dense.default
+        return func(*args, **(kwargs or {}))

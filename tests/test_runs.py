@@ -12,9 +12,10 @@ import pytest
 import torch
 from calibrated import Clock
 from pages import well_formed
+from steps import HostReads
 from torch.utils.data import DataLoader
 
-from fastload import ArrayDataset, FastLoader, watch
+from fastload import ArrayDataset, FastLoader, log_lines, watch
 from fastload.cli import main
 from fastload.run_log import Watch
 from fastload.runs import Run, page
@@ -64,18 +65,28 @@ def test_a_watched_loader_is_the_loader_for_all_else(tmp_path: Path) -> None:
     for batch in watched:
         assert batch.tolist() == [0, 1, 2, 3]
         break
-    assert len((tmp_path / "a.jsonl").read_text().splitlines()) == 1  # the step had no end
+    _, line = (tmp_path / "a.jsonl").read_text().splitlines()
+    row = json.loads(line)
+    assert (row["step"], row["samples"], row["unfinished"]) == (0, 4, True)
 
 
 def test_losses_are_read_many_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    watched, reads = watch([torch.zeros(1)] * 120, log=tmp_path / "a.jsonl"), []
-    item, at = torch.Tensor.item, [0]
-    monkeypatch.setattr(torch.Tensor, "item", lambda self: reads.append(at[0]) or item(self))
-    for number, _ in enumerate(watched):
-        at[0] = number
-        watched.log(loss=torch.tensor(1.0))
-    assert len(reads) == 120
-    assert sorted(set(reads)) == [49, 99, 119]
+    fetched, fetch = [], log_lines._fetch
+    monkeypatch.setattr(log_lines, "_fetch", lambda rows: fetched.append(len(rows)) or fetch(rows))
+    watched = Watch([torch.zeros(1)] * 120, tmp_path / "a.jsonl", Clock())
+    with HostReads() as reads:
+        for number, _ in enumerate(watched):
+            watched.log(loss=torch.tensor(1.0), seen=torch.tensor(number))
+    assert fetched == [50, 50, 20]
+    assert reads.count == 0
+    assert [step["seen"] for step in Run(str(tmp_path / "a.jsonl")).steps] == list(range(120))
+
+
+def test_lines_are_written_before_long(tmp_path: Path) -> None:
+    clock = Clock()
+    for number, _ in enumerate(Watch([0] * 9, tmp_path / "a.jsonl", clock)):
+        assert len((tmp_path / "a.jsonl").read_text().splitlines()) == 1 + number // 3 * 3
+        clock.now += 2.0
 
 
 def test_a_loss_that_is_written_to_again_is_what_it_was(tmp_path: Path) -> None:
@@ -106,7 +117,10 @@ def test_what_was_logged_in_a_step_without_an_end_is_not_of_the_next(tmp_path: P
         break
     for _ in watched:
         pass
-    assert "loss" not in Run(str(tmp_path / "a.jsonl")).steps[0]
+    _, broken, step = map(json.loads, (tmp_path / "a.jsonl").read_text().splitlines())
+    assert broken["loss"] == 1.0
+    assert "loss" not in step
+    assert Run(str(tmp_path / "a.jsonl")).steps == [step]
 
 
 def test_a_loss_that_is_not_finite_is_left_out_of_its_curve(tmp_path: Path) -> None:
@@ -172,5 +186,5 @@ def test_a_log_that_was_cut_off_is_read_up_to_there(tmp_path: Path) -> None:
 
 def test_groups_are_not_watched(tmp_path: Path) -> None:
     loader = FastLoader(ArrayDataset(np.arange(8)), batch_size=2)
-    with pytest.raises(TypeError, match="takes a loader"):
+    with pytest.raises(TypeError, match=r"takes a loader.*TrainStep\(\.\.\., log=\)"):
         watch(loader.groups(2), log=tmp_path / "run.jsonl")

@@ -11,14 +11,13 @@ from typing import Any
 import pytest
 import steps
 import torch
-from steps import adam, dataset, distance, joined, make_model, mse, plain_step, sgd
+from steps import HostReads, adam, dataset, distance, joined, make_model, mse, plain_step, sgd
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import fastload
 from fastload import FastLoader, TrainStep
-from fastload.train import _on_its_way
+from fastload.log_lines import on_its_way
 
 ROWS, SIZE = 22, 4
 
@@ -129,18 +128,6 @@ def batches(bad: list[int], count: int, poison: float = float("inf")) -> list[di
     [batch] = FastLoader(dataset(4), 4)
     good = torch.ones(())
     return [batch | {"poison": good * poison if k in bad else good} for k in range(count)]
-
-
-class HostReads(TorchDispatchMode):
-    """Counts how often a number of the device is waited for."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.count += func is torch.ops.aten._local_scalar_dense.default
-        return func(*args, **(kwargs or {}))
 
 
 @pytest.mark.parametrize("fused", [False, True])
@@ -377,7 +364,7 @@ def test_counts_are_waited_for_on_their_own_device(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: f"of {device}")
     counts: Any = Counts()
-    _on_its_way(counts)
+    on_its_way(counts)
     assert recorded == ["of cuda:1"]
 
 

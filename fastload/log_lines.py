@@ -1,0 +1,250 @@
+"""The file of a training's log: a line of JSON for each step, written many at once."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fastload.structure import flatten
+
+_LINES = 50  # losses are read from the device no more often than once in so many steps,
+_SECONDS = 5.0  # or in so much time, which a kill may cost
+_GRACE_S = 2.0  # for a device, when the training is over
+_POLL_S = 1e-4
+
+Row = dict[str, Any]
+
+
+class RunLog:
+    """Writes the lines of `fastload.watch` and `TrainStep`, which `fastload report` reads.
+
+    The first line says what wrote it; where a training goes on in the same file, so does another
+    line there. Each other has `epoch`, `step`, `start_s`, `step_s`, `wait_s`, `samples`, and what
+    `put` was given; and `unfinished` if the step was broken off. Numbers on a GPU are fetched by
+    copies that nobody waits for, and written when they have come.
+
+    Not for several threads at once. A forked child writes nothing.
+
+    Args:
+        path: Ranks other than the first write `run.1.jsonl` and so on beside `run.jsonl`.
+        about: Of the first line.
+        append: Go on behind what is there, without a line that a kill has torn; else an old file
+            is replaced.
+        step: Number of the first step.
+        clock: Seconds.
+
+    Raises:
+        ValueError: the file to go on with is no log.
+
+    Example:
+        >>> log = RunLog("run.jsonl", {"by": "hand"}, clock=lambda: 0.0)
+        >>> row = log.begin(log.clock())
+        >>> log.put(loss=0.5)
+        >>> log.end(row)
+        >>> log.flush()
+        >>> from fastload.runs import Run
+        >>> Run("run.jsonl").steps[0]["loss"]
+        0.5
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        about: Mapping[str, Any],
+        *,
+        append: bool = False,
+        step: int = 0,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.clock = clock
+        self._path, self._owner = _of_rank(os.fspath(path)), os.getpid()
+        self._step, self._sent_at = step, clock()
+        self._begun: float | None = None
+        self._row: Row | None = None  # of the step under way
+        self._values: Row = {}
+        self._rows: list[Row] = []
+        self._on_its_way: deque[tuple[list[Row], list[_Fetched]]] = deque()
+        going_on = append and _cut(self._path)
+        with open(self._path, "a" if going_on else "w", encoding="utf-8") as file:
+            file.write(json.dumps({"fastload_log": 1, **about}) + "\n")
+
+    def begin(self, asked: float, epoch: int | None = None) -> Row:
+        """A step has begun when it asked for its first batch; gives its line, for `end`."""
+        self.break_off(self._row)
+        if self._begun is None:
+            self._begun = asked
+        self._row = {} if epoch is None else {"epoch": epoch}
+        self._row |= {"step": self._step, "start_s": asked - self._begun, "step_s": 0.0}
+        self._row |= {"wait_s": 0.0, "samples": 0}
+        return self._row
+
+    def put(self, **values: Any) -> None:
+        """Adds numbers to the line of the step under way, or else of the next one.
+
+        Raises:
+            ValueError: a tensor holds more or fewer numbers than one.
+            TypeError: a value is no number.
+        """
+        for name, value in values.items():
+            if isinstance(value, Tensor):
+                if value.numel() != 1:
+                    shape = tuple(value.shape)
+                    raise ValueError(f"log({name}=...) takes one number, not a tensor {shape}")
+                value = value.detach().clone()  # it may be written to before it is read
+                value = value.reshape(()) if value.dim() else value
+            elif hasattr(value, "item"):  # numpy's
+                value = value.item()
+            elif not isinstance(value, (int, float)):
+                raise TypeError(f"log({name}=...) takes a number, not a {type(value).__name__}")
+            self._values[name] = value
+
+    def end(self, row: Row, *, unfinished: bool = False) -> None:
+        """The step is done, or was broken off; nothing if that was said before."""
+        if row is not self._row:
+            return
+        now = self.clock()
+        assert self._begun is not None
+        row["step_s"] = now - self._begun - row["start_s"]
+        row |= self._values
+        self._row, self._values = None, {}
+        self._rows.append(row)
+        if unfinished:
+            row["unfinished"] = True
+        else:
+            self._step += 1
+        if len(self._rows) >= _LINES or now - self._sent_at >= _SECONDS:
+            self._send(now)
+        if self._on_its_way:
+            self._write(patience_s=0.0)
+
+    def break_off(self, row: Row | None) -> None:
+        """The step comes to no end: its line says what is known. Nothing if it has ended."""
+        if row is not None and row is self._row:
+            self.end(row, unfinished=True)
+            # Now, but without waiting: after an error a device may be waiting for other ranks.
+            self._send(self.clock())
+            self._write(patience_s=0.0)
+
+    def flush(self) -> None:
+        """Writes the lines of all steps that are done; waits for the device."""
+        self._send(self.clock())
+        self._write(patience_s=math.inf)
+
+    def close(self) -> None:
+        """The training is over, or has failed: writes all there is, as far as it can be known."""
+        self.break_off(self._row)
+        self._send(self.clock())
+        self._write(patience_s=_GRACE_S, at_last=True)
+
+    def _send(self, now: float) -> None:
+        rows, self._rows, self._sent_at = self._rows, [], now
+        if rows:
+            self._on_its_way.append((rows, _fetch(rows)))
+
+    def _write(self, *, patience_s: float, at_last: bool = False) -> None:
+        """Writes lines whose numbers have come from the device; at last, others without them."""
+        lines, until = [], time.monotonic() + patience_s
+        while self._on_its_way:
+            rows, fetched = self._on_its_way[0]
+            if not all(part.has_come(until) for part in fetched) and not at_last:
+                break
+            self._on_its_way.popleft()
+            for part in fetched:
+                part.put()
+            lines += [json.dumps(row) + "\n" for row in rows]
+        if lines and os.getpid() == self._owner:
+            with open(self._path, "a", encoding="utf-8") as file:
+                file.writelines(lines)
+
+
+class _Fetched:
+    """Numbers of one dtype on one device that are copied to the host at once."""
+
+    def __init__(self, places: list[tuple[Row, str]]) -> None:
+        self._places, self._came = places, False
+        numbers = torch.stack([row[name] for row, name in places])
+        self._copy, self._event = on_its_way(numbers)
+
+    def has_come(self, until: float) -> bool:
+        """Waits for them until then; True, too, if the device has failed: they never come."""
+        try:
+            while self._event is not None and not self._event.query():
+                if time.monotonic() >= until:
+                    return False
+                time.sleep(_POLL_S)
+        except RuntimeError:  # the training will be told
+            return True
+        self._came = True
+        return True
+
+    def put(self) -> None:
+        """Into the lines; what is not there is left out."""
+        values = self._copy.tolist() if self._came else [None] * len(self._places)
+        for (row, name), value in zip(self._places, values, strict=True):
+            if self._came:
+                row[name] = value
+            else:
+                del row[name]
+
+
+def _fetch(rows: list[Row]) -> list[_Fetched]:
+    groups: dict[Any, list[tuple[Row, str]]] = {}
+    for row in rows:
+        for name, value in row.items():
+            if isinstance(value, Tensor):
+                groups.setdefault((value.device, value.dtype), []).append((row, name))
+    return [_Fetched(places) for places in groups.values()]
+
+
+def on_its_way(numbers: Tensor) -> tuple[Tensor, Any]:
+    """A copy on the host, and the event after which it is there; None: now."""
+    if numbers.device.type != "cuda":
+        return numbers.cpu(), None
+    copy, event = numbers.to("cpu", non_blocking=True), torch.cuda.Event()  # type: ignore[no-untyped-call]
+    event.record(torch.cuda.current_stream(numbers.device))  # may not be the current device
+    return copy, event
+
+
+def count_samples(batch: Any) -> int:
+    """The length of the first tensor; 0 without one."""
+    for leaf in flatten(batch):
+        if torch.is_tensor(leaf) and leaf.dim():
+            return len(leaf)
+    return 0
+
+
+def _of_rank(path: str) -> str:
+    dist = torch.distributed
+    rank = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+    if not rank:
+        return path
+    stem, suffix = os.path.splitext(path)
+    return f"{stem}.{rank}{suffix}"
+
+
+def _cut(path: str) -> bool:
+    """Takes a line off that was not written whole; False if there is nothing to go on with."""
+    if not Path(path).exists():
+        return False
+    with open(path, "r+b") as file:
+        if not file.readline().startswith(b'{"fastload_log"'):
+            raise ValueError(f"{path} is not a log of fastload: the training cannot go on in it")
+        end = file.seek(0, os.SEEK_END)
+        while end:
+            begin = max(0, end - 4096)
+            file.seek(begin)
+            found = file.read(end - begin).rfind(b"\n")
+            if found >= 0:
+                file.truncate(begin + found + 1)
+                return True
+            end = begin
+        return False
