@@ -39,6 +39,7 @@ def lines(documents: dict[str, Any]) -> Iterator[str]:
         "transforms": transforms_fact,
         "open": open_fact,
         "pack": pack_fact,
+        "article": article_fact,
     }
     stated = [fact(documents[name]["result"]) for name, fact in facts.items() if name in documents]
     if stated:
@@ -163,6 +164,23 @@ def pack_fact(result: dict[str, Any]) -> str:
         f"Packing an `.npy` file of {result['bytes'] / 1e9:.1f} GB, checksums included: "
         f"{result['pack']['bytes_per_s'] / 1e9:.2f} GB/s until it is on the disk, "
         f"{result['ratio']:.2f} × `cp --reflink=never`."
+    )
+
+
+def article_fact(result: dict[str, Any]) -> str:
+    told = []
+    for found in result["worlds"]:
+        own, ratios = found["cases"]["fastload"], found["ratios"]
+        processes = "one process" if found["world"] == 1 else "two processes (DDP)"
+        told.append(
+            f"{processes}: {own['samples_per_s']:,.0f} images/s, {ratios['dataloader']:.3g} × "
+            f"DataLoader over PNG files, {ratios['tuned']:.3g} × a tuned one, "
+            f"{ratios['packed']:.3g} × a tuned one over the packed dataset, and "
+            f"{own['wait_share']:.1%} of a step is waiting"
+        )
+    same = all(found["losses_are_identical"] for found in result["worlds"])
+    return f"A small ResNet on {result['images']:,} images of 32 × 32, {'; '.join(told)}. " + (
+        "The losses are identical, bit for bit." if same else "The losses differ."
     )
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 if TYPE_CHECKING:
     import torch
@@ -116,16 +117,26 @@ def digits_file() -> Path:
 
 
 def write_images(source: Path, folder: Path) -> int:
-    """Writes `folder/<digit>/<number>.png` for every row of the table; returns how many."""
+    """Writes the rows of the table as images of their digits; returns how many."""
+    rows = np.loadtxt(source, delimiter=",", dtype=np.float32).astype(np.uint8)
+    write_pngs(rows[:, :-1].reshape(-1, 28, 28), rows[:, -1], folder)
+    return len(rows)
+
+
+def write_pngs(pixels: npt.NDArray[np.uint8], labels: npt.NDArray[Any], folder: Path) -> None:
+    """Writes `folder/<label>/<number>.png` for every image.
+
+    Args:
+        pixels: (N, height, width), or with 3 channels at the end.
+        labels: (N,), integers.
+        folder: Its folders of labels must not exist.
+    """
     from PIL import Image
 
-    rows = np.loadtxt(source, delimiter=",", dtype=np.float32).astype(np.uint8)
-    for digit in range(10):
-        (folder / str(digit)).mkdir(parents=True)
-    for number, row in enumerate(rows):
-        pixels = Image.fromarray(row[:-1].reshape(28, 28))
-        pixels.save(folder / str(row[-1]) / f"{number:05d}.png")
-    return len(rows)
+    for label in np.unique(labels):
+        (folder / str(label)).mkdir(parents=True)
+    for number, (image, label) in enumerate(zip(pixels, labels, strict=True)):
+        Image.fromarray(image).save(folder / str(label) / f"{number:05d}.png")
 
 
 class ImageFolder:
@@ -187,7 +198,7 @@ def train(loader: Iterable[Any], epochs: int, device: str) -> Training:
     """Trains a small network from a fixed seed with autocast: bfloat16 on CPU, float16 on GPU."""
     import torch
 
-    with _reproducible(device):
+    with reproducible(device):
         torch.manual_seed(_SEED)
         model = _model().to(device)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
@@ -232,7 +243,7 @@ def _model() -> Any:
 
 
 @contextmanager
-def _reproducible(device: str) -> Iterator[None]:
+def reproducible(device: str) -> Iterator[None]:
     """Leaves torch's generator as it was; cudnn picks no kernels by their speed in between."""
     import torch
 

@@ -79,6 +79,22 @@ def test_train_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert min(found["ratios"].values()) > 0
 
 
+def test_article(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = load("bench_article", monkeypatch)
+    threads = torch.get_num_threads()
+    result = module.measure(0, tmp_path, rounds=1, device="cpu", batch=8)
+    torch.set_num_threads(threads)
+    assert result["images"] == 32
+    for found, world in zip(result["worlds"], (1, 2), strict=True):
+        assert found["world"] == world
+        assert found["steps"] == 2 * 4
+        assert found["losses_are_identical"]
+        assert set(found["ratios"]) == {"dataloader", "tuned", "packed", "fastload"}
+        for case in found["cases"].values():
+            assert 0 < case["wait_share"] < 1
+            assert case["samples_per_s"] > 0
+
+
 def test_models(monkeypatch: pytest.MonkeyPatch) -> None:
     models = load("models", monkeypatch)
     count = {
@@ -226,8 +242,20 @@ def example_results() -> dict[str, Any]:
     }
     opened = {kind: {"open_ms": {"median": 40.2}} for kind in ("fixed", "ragged")}
     images = {kind: {"ratio": 12.5, "against": "x"} for kind in ("loader", "bare")}
+    cases = {"fastload": {"samples_per_s": 4_000, "wait_share": 0.002}}
+    worlds = [
+        {
+            "world": world,
+            "cases": cases,
+            "ratios": {"dataloader": 2.5, "tuned": 1.25, "packed": 1.1},
+            "losses_are_identical": True,
+        }
+        for world in (1, 2)
+    ]
     pack = {"bytes": 1.5e9, "pack": {"bytes_per_s": 1.21e9}, "ratio": 1.02}
+    article = {"images": 50_000, "batch_size": 128, "worlds": worlds}
     return {
+        "article": {"machine": machine, "result": article},
         "loader": {"machine": machine, "result": loader},
         "memory": {"machine": machine, "result": memory},
         "open": {"machine": machine, "result": {"shards": 10_000, **opened}},
@@ -253,6 +281,9 @@ def test_report_replaces_what_is_between_the_markers(
     assert "2,000 batches" in text
     assert "the kernel alone is 12.5 × these steps" in text
     assert "10,000 shards is opened in 40 ms" in text
+    assert "4,000 images/s, 2.5 × DataLoader over PNG files, 1.25 × a tuned one" in text
+    assert "0.2% of a step is waiting; two processes (DDP): 4,000 images/s" in text
+    assert text.count("The losses are identical, bit for bit.") == 1
     assert "1.21 GB/s until it is on the disk, 1.02 ×" in text
     module.main(readme, tmp_path)
     assert readme.read_text() == text
