@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fastload.stall import Stalls
 from fastload.structure import flatten
 
 _LINES = 50  # losses are read from the device no more often than once in so many steps,
@@ -29,8 +30,9 @@ class RunLog:
 
     The first line says what wrote it; where a training goes on in the same file, so does another
     line there. Each other has `epoch`, `step`, `start_s`, `step_s`, `wait_s`, `samples`, and what
-    `put` was given; and `unfinished` if the step was broken off. Numbers on a GPU are fetched by
-    copies that nobody waits for, and written when they have come.
+    `put` was given; `gpu_wait_s` if there are `stalls`; and `unfinished` if the step was broken
+    off. Numbers on a GPU are fetched by copies that nobody waits for, and written when they have
+    come.
 
     Not for several threads at once. A forked child writes nothing.
 
@@ -40,6 +42,7 @@ class RunLog:
         append: Go on behind what is there, without a line that a kill has torn; else an old file
             is replaced.
         step: Number of the first step.
+        stalls: Of the device.
         clock: Seconds.
 
     Raises:
@@ -63,6 +66,7 @@ class RunLog:
         *,
         append: bool = False,
         step: int = 0,
+        stalls: Stalls | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.clock = clock
@@ -71,8 +75,10 @@ class RunLog:
         self._begun: float | None = None
         self._row: Row | None = None  # of the step under way
         self._values: Row = {}
+        self._stalls = stalls or Stalls(torch.device("cpu"))
+        self._pairs: list[tuple[Any, Any]] = []
         self._rows: list[Row] = []
-        self._on_its_way: deque[tuple[list[Row], list[_Fetched]]] = deque()
+        self._on_its_way: deque[tuple[list[Row], list[_Fetched | _Stalled]]] = deque()
         going_on = append and _cut(self._path)
         with open(self._path, "a" if going_on else "w", encoding="utf-8") as file:
             file.write(json.dumps({"fastload_log": 1, **about}) + "\n")
@@ -86,6 +92,15 @@ class RunLog:
         self._row |= {"step": self._step, "start_s": asked - self._begun, "step_s": 0.0}
         self._row |= {"wait_s": 0.0, "samples": 0}
         return self._row
+
+    def mark(self) -> Any:
+        """An event before or behind what waits for a batch; None without a GPU."""
+        return self._stalls.mark()
+
+    def stalled(self, before: Any, after: Any) -> None:
+        """The device waited for the step under way between two marks."""
+        if before is not None and after is not None:
+            self._pairs.append((before, after))
 
     def put(self, **values: Any) -> None:
         """Adds numbers to the line of the step under way, or else of the next one.
@@ -115,7 +130,9 @@ class RunLog:
         assert self._begun is not None
         row["step_s"] = now - self._begun - row["start_s"]
         row |= self._values
-        self._row, self._values = None, {}
+        if self._pairs:
+            row["gpu_wait_s"] = self._pairs
+        self._row, self._values, self._pairs = None, {}, []
         self._rows.append(row)
         if unfinished:
             row["unfinished"] = True
@@ -148,7 +165,8 @@ class RunLog:
     def _send(self, now: float) -> None:
         rows, self._rows, self._sent_at = self._rows, [], now
         if rows:
-            self._on_its_way.append((rows, _fetch(rows)))
+            stalled = [_Stalled(row, self._stalls) for row in rows if "gpu_wait_s" in row]
+            self._on_its_way.append((rows, [*_fetch(rows), *stalled]))
 
     def _write(self, *, patience_s: float, at_last: bool = False) -> None:
         """Writes lines whose numbers have come from the device; at last, others without them."""
@@ -176,15 +194,9 @@ class _Fetched:
 
     def has_come(self, until: float) -> bool:
         """Waits for them until then; True, too, if the device has failed: they never come."""
-        try:
-            while self._event is not None and not self._event.query():
-                if time.monotonic() >= until:
-                    return False
-                time.sleep(_POLL_S)
-        except RuntimeError:  # the training will be told
-            return True
-        self._came = True
-        return True
+        has_passed = self._event is None or _has_passed(self._event, until)
+        self._came = bool(has_passed)
+        return has_passed is not False
 
     def put(self) -> None:
         """Into the lines; what is not there is left out."""
@@ -194,6 +206,37 @@ class _Fetched:
                 row[name] = value
             else:
                 del row[name]
+
+
+class _Stalled:
+    """What the device waited in a step, once it has got so far."""
+
+    def __init__(self, row: Row, stalls: Stalls) -> None:
+        self._row, self._stalls, self._came = row, stalls, False
+
+    def has_come(self, until: float) -> bool:
+        """As of `_Fetched`."""
+        has_passed = _has_passed(self._row["gpu_wait_s"][-1][1], until)
+        self._came = bool(has_passed)
+        return has_passed is not False
+
+    def put(self) -> None:
+        """Into the line, or nothing."""
+        pairs = self._row.pop("gpu_wait_s")
+        if self._came:
+            self._row["gpu_wait_s"] = self._stalls.read(pairs)
+
+
+def _has_passed(event: Any, until: float) -> bool | None:
+    """Waits for an event until then; None: the device has failed, as the training will be told."""
+    try:
+        while not event.query():
+            if time.monotonic() >= until:
+                return False
+            time.sleep(_POLL_S)
+    except RuntimeError:
+        return None
+    return True
 
 
 def _fetch(rows: list[Row]) -> list[_Fetched]:

@@ -8,8 +8,11 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
+
 from fastload.groups import Groups
 from fastload.log_lines import Row, RunLog, count_samples
+from fastload.stall import Stalls
 
 
 class Watch:
@@ -18,6 +21,7 @@ class Watch:
     The first line describes the loader. Each other has `epoch`, `step` (counted from 0 over all
     epochs), `start_s` (since the first step), `step_s` (until the following batch is asked for),
     `wait_s` (until the batch was there), `samples`, and what `log` was given. Times are in seconds.
+    Where CUDA is in use, `gpu_wait_s` is how long the device had nothing to do in `wait_s`.
     The line of a step that was broken off (by `break`, or an error) has `unfinished` and what was
     known by then; it counts for nothing in a report.
     Ranks other than the first write `run.1.jsonl` and so on beside `run.jsonl`.
@@ -54,7 +58,9 @@ class Watch:
         self._loader, self._epochs = loader, 0
         about: Row = {"loader": type(loader).__name__}
         about |= {name: getattr(loader, name, None) for name in ("batch_size", "num_workers")}
-        self._lines = RunLog(log, about, clock=clock)
+        device = getattr(loader, "device", None)
+        stalls = Stalls(None if device is None else torch.device(device))
+        self._lines = RunLog(log, about, stalls=stalls, clock=clock)
         weakref.finalize(self, self._lines.close)
 
     def __len__(self) -> int:
@@ -71,11 +77,18 @@ class Watch:
         row: Row = {}
         asked = clock()
         try:
-            for batch in self._loader:
-                came = clock()
+            batches = iter(self._loader)
+            while True:
+                before = lines.mark()
+                try:
+                    batch = next(batches)
+                except StopIteration:
+                    break
+                came, after = clock(), lines.mark()
                 row = lines.begin(asked, epoch)
                 row["wait_s"] = came - asked
                 row["samples"] = count_samples(batch)
+                lines.stalled(before, after)
                 yield batch
                 del batch
                 lines.end(row)

@@ -13,7 +13,7 @@ from fastload import svg
 Points = list[tuple[float, float]]
 
 _POINTS = 200  # of a curve
-TITLES = ("run", "samples/s", "step ms", "waiting", "s/epoch", "last loss", "speed")
+TITLES = ("run", "samples/s", "step ms", "waiting", "gpu busy", "s/epoch", "last loss", "speed")
 
 
 class Run:
@@ -77,6 +77,7 @@ class Run:
             "samples_per_s": sum(step["samples"] for step in steps) / total,
             "step_ms": 1e3 * total / len(steps),
             "wait_share": sum(step["wait_s"] for step in steps) / total,
+            "gpu_busy": _gpu_busy(steps),
             "epoch_s": None if None in epochs else statistics.fmean(epochs.values()),
             "loss": statistics.fmean(losses[-20:]) if losses else None,
         }
@@ -93,6 +94,9 @@ class Run:
             found["waiting, % of a step"].append(
                 (at, 100 * sum(step["wait_s"] for step in part) / total)
             )
+            busy = _gpu_busy(part)
+            if busy is not None:
+                found["gpu busy, % of the time"].append((at, 100 * busy))
             losses = [step["loss"] for step in part if "loss" in step]
             if losses:
                 found["loss"].append((at, statistics.fmean(losses)))
@@ -100,39 +104,53 @@ class Run:
         return found
 
 
+def _gpu_busy(steps: Sequence[dict[str, Any]]) -> float | None:
+    """The share of the time in which the GPU did not wait for data; None where nobody knows."""
+    timed = [step for step in steps if "gpu_wait_s" in step]
+    if not timed:
+        return None
+    total = sum(step["step_s"] for step in timed) or 1e-9
+    return float(1 - sum(step["gpu_wait_s"] for step in timed) / total)
+
+
 CURVES = {
     "samples/s": "steps",
     "waiting, % of a step": "steps",
+    "gpu busy, % of the time": "steps",
     "loss": "steps",
     "loss over time": "seconds",
 }
 """What is drawn, over what."""
 
 
-def rows(runs: Sequence[Run]) -> list[tuple[str, ...]]:
-    """The table of the runs, beside the first."""
-    found: list[tuple[str, ...]] = []
+def table(runs: Sequence[Run]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Titles and rows of the runs, beside the first; without columns that nobody fills."""
+    found: list[tuple[str, ...]] = [TITLES]
     base = runs[0].summary()["samples_per_s"] or 1e-9
     for run in runs:
         summary = run.summary()
         speed, loss = summary["samples_per_s"] or 0.0, summary["loss"]
+        busy, epoch_s = summary["gpu_busy"], summary["epoch_s"]
         found.append(
             (
                 run.name,
                 f"{speed:,.0f}",
                 f"{summary['step_ms']:.2f}",
                 f"{summary['wait_share']:.1%}",
-                "" if summary["epoch_s"] is None else f"{summary['epoch_s']:.3g}",
+                "" if busy is None else f"{busy:.1%}",
+                "" if epoch_s is None else f"{epoch_s:.3g}",
                 "" if loss is None else f"{loss:.4g}",
                 f"{speed / base:.2f}x",
             )
         )
-    return found
+    kept = [column for column in zip(*found, strict=True) if any(column[1:])]
+    titles, *rows = zip(*kept, strict=True)
+    return titles, rows
 
 
 def page(runs: Sequence[Run]) -> str:
     """The runs as a page of HTML."""
-    parts = [svg.table(TITLES, rows(runs)), svg.legend([run.name for run in runs])]
+    parts = [svg.table(*table(runs)), svg.legend([run.name for run in runs])]
     for name, over in CURVES.items():
         curves = [run.curves()[name] for run in runs]
         if any(curves):
@@ -152,13 +170,14 @@ def plot(runs: Sequence[Run], path: str) -> None:
         raise ModuleNotFoundError(
             "plotting needs matplotlib: pip install matplotlib", name="matplotlib"
         ) from error
-    figure = Figure(figsize=(10, 7), layout="constrained")
-    for number, (name, over) in enumerate(CURVES.items()):
-        axes = figure.add_subplot(2, 2, number + 1)
+    drawn = [name for name in CURVES if any(run.curves()[name] for run in runs)]
+    figure = Figure(figsize=(10, 3.5 * -(-len(drawn) // 2)), layout="constrained")
+    for number, name in enumerate(drawn):
+        axes = figure.add_subplot(-(-len(drawn) // 2), 2, number + 1)
         for run, color in zip(runs, svg.COLORS * len(runs), strict=False):
             points = run.curves()[name]
             axes.plot([p[0] for p in points], [p[1] for p in points], label=run.name, color=color)
-        axes.set(title=name, xlabel=over)
+        axes.set(title=name, xlabel=CURVES[name])
         axes.set_ylim(bottom=0)
     figure.axes[0].legend()
     figure.savefig(path, dpi=120)

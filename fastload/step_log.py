@@ -11,6 +11,7 @@ from typing import Any
 
 from fastload.groups import Group
 from fastload.log_lines import Row, RunLog, count_samples
+from fastload.stall import Stalls
 
 
 class StepLog:
@@ -23,6 +24,7 @@ class StepLog:
     Args:
         path: See `RunLog`. It is opened in the first step: by then ranks know who they are.
         about: Of the first line.
+        stalls: Of the device.
         clock: Seconds.
 
     Example:
@@ -39,18 +41,21 @@ class StepLog:
         self,
         path: str | os.PathLike[str],
         about: Mapping[str, Any],
+        stalls: Stalls | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._path, self._about, self._clock = path, about, clock
+        self._path, self._about, self._stalls, self._clock = path, about, stalls, clock
         self._append = False
         self._lines: RunLog | None = None
         self._row: Row = {}
-        self._ended: float | None = None  # the step that the next one goes on from
+        self._ended: float | None = None  # the step that the next one goes on from,
+        self._mark: Any = None  # and where the device was then
 
     def go_on(self) -> None:
         """A checkpoint was loaded: the file is kept, and the steps from there on are added."""
         self.flush()
-        self._append, self._lines, self._ended = True, None, None
+        self._append, self._lines = True, None
+        self._ended = self._mark = None
 
     @contextlib.contextmanager
     def step(self, number: int, group: Any) -> Iterator[None]:
@@ -59,10 +64,12 @@ class StepLog:
             self._lines = self._open(number)
         lines, now, is_group = self._lines, self._clock(), isinstance(group, Group)
         asked = now if self._ended is None else self._ended
+        mark, self._mark = self._mark, None
         self._row = lines.begin(asked, group.epoch if is_group else None)
         if not is_group:
             self._row["wait_s"] = now - asked
             self._row["samples"] = count_samples(group)
+            lines.stalled(mark, lines.mark())
         try:
             yield
         except BaseException:
@@ -71,19 +78,23 @@ class StepLog:
             raise
         lines.end(self._row)
         self._ended = self._clock()
-        if is_group and group.last:
+        if not is_group:
+            self._mark = lines.mark()
+        elif group.last:
             self._ended = None
             lines.flush()
 
     def timed(self, batches: Iterable[Any]) -> Iterator[Any]:
         """The batches of a group; what they are waited for is of the step under way."""
-        rest = iter(batches)
+        lines, rest = self._lines, iter(batches)
+        assert lines is not None
         while True:
-            asked = self._clock()
+            asked, before = self._clock(), lines.mark()
             try:
                 batch = next(rest)
             except StopIteration:
                 return
+            lines.stalled(before, lines.mark())
             self._row["wait_s"] += self._clock() - asked
             self._row["samples"] += count_samples(batch)
             yield batch
@@ -99,6 +110,13 @@ class StepLog:
             self._lines.flush()
 
     def _open(self, number: int) -> RunLog:
-        lines = RunLog(self._path, self._about, append=self._append, step=number, clock=self._clock)
+        lines = RunLog(
+            self._path,
+            self._about,
+            append=self._append,
+            step=number,
+            stalls=self._stalls,
+            clock=self._clock,
+        )
         weakref.finalize(self, lines.close)
         return lines

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from fastload import checkpoint
 from fastload.groups import Group
 from fastload.log_lines import on_its_way
+from fastload.stall import Stalls
 from fastload.step_log import StepLog
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -136,7 +137,7 @@ class TrainStep:
         self._owed = 0  # steps that the scheduler has made too many
         self._said_static = False
         about = {"precision": precision, "device": self._device.type}
-        self._log = None if log is None else StepLog(log, about)
+        self._log = None if log is None else StepLog(log, about, Stalls(self._device))
 
     def __call__(self, group: Any) -> StepResult:
         """Takes the batches of a group, or one batch, and makes a step."""

@@ -52,7 +52,7 @@ class Training:
         self.model = make_model()
         options = {"precision": "fp32", "max_norm": 1.0, "log": path, **options}
         self.step = TrainStep(self.model, adam(self.model), loss_fn, **options)
-        self.step._log = StepLog(path, {"precision": "fp32"}, clock)
+        self.step._log = StepLog(path, {"precision": "fp32"}, clock=clock)
         self.loader = FastLoader(Slow(), SIZE, shuffle=True, seed=1, num_workers=0)
 
     def run(self, epochs: int, n: int = 2) -> Iterator[Any]:

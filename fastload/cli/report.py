@@ -31,10 +31,10 @@ def run(arguments: argparse.Namespace) -> int:
         name, sign, path = log.partition("=")
         found.append(runs.Run(path, name) if sign and not Path(log).exists() else runs.Run(log))
     if arguments.json:
-        table = {run.name: run.summary() for run in found}
-        sys.stdout.write(json.dumps(table, indent=1) + "\n")
+        summaries = {run.name: run.summary() for run in found}
+        sys.stdout.write(json.dumps(summaries, indent=1) + "\n")
     else:
-        _show(runs.rows(found), runs.TITLES)
+        _show(*runs.table(found))
     if arguments.html:
         arguments.html.write_text(runs.page(found))
     if arguments.plot:
@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _show(rows: list[tuple[str, ...]], titles: tuple[str, ...]) -> None:
+def _show(titles: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
