@@ -329,8 +329,8 @@ class TrainStep:
 
         Raises:
             OSError: it cannot be read.
-            ValueError: it is no checkpoint that `save` wrote, or not of a model, an optimizer, a
-                scheduler or a loader like these.
+            ValueError: it is no checkpoint that `save` wrote, or a damaged one, or not of a model,
+                an optimizer, a scheduler or a loader like these.
         """
         self.load_state_dict(checkpoint.load(path, self.model, self.optimizer, loader))
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from steps import FEATURES, make_model, mse, sgd
+from steps import FEATURES, adam, distance, make_model, mse, sgd
 
 from fastload import TrainStep
 
@@ -45,3 +47,65 @@ def test_a_scaler_forgets_a_step_that_failed(
     assert step.scaler.get_scale() == 2.0
     assert step(batch).nonfinite.item() == 0
     assert not any(map(torch.equal, before, model.parameters()))
+
+
+# --- Damaged checkpoints -----------------------------------------------------------------------
+
+
+def saved(path: Path) -> TrainStep:
+    model = make_model()
+    step = TrainStep(model, adam(model), mse, precision="fp32")
+    step({"x": torch.ones(2, FEATURES), "y": torch.ones(2, 1)})
+    step.save(path)
+    return step
+
+
+def test_a_flipped_bit_is_refused_or_changes_nothing(tmp_path: Path) -> None:
+    path, numbers = tmp_path / "last.pt", random.Random(0)
+    original, whole = saved(path), path.read_bytes()
+    content = torch.load(path, weights_only=True)
+    refused = harmless = 0
+    flips = range(0, len(whole), max(1, len(whole) // 250))
+    model = make_model()
+    step = TrainStep(model, adam(model), mse, precision="fp32")
+    for place in flips:
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << numbers.randrange(8)
+        path.write_bytes(damaged)
+        try:
+            step.load(path)
+        except ValueError as error:
+            refused += "last.pt is damaged" in str(error) or "is no checkpoint" in str(error)
+        else:  # a date, or a byte between two parts
+            harmless += 1
+            assert distance(model, original.model) == 0
+            assert str(torch.load(path, weights_only=True)) == str(content)
+    assert refused + harmless == len(flips)
+    assert refused > harmless
+
+
+def test_a_flipped_bit_in_a_weight_names_its_part(tmp_path: Path) -> None:
+    path = tmp_path / "last.pt"
+    step = saved(path)
+    weight = step.model.state_dict()["2.weight"].numpy().tobytes()
+    damaged = bytearray(path.read_bytes())
+    damaged[damaged.index(weight) + 5] ^= 1
+    path.write_bytes(damaged)
+    assert torch.load(path, weights_only=True)["step"]["steps"] == 1  # torch sees nothing
+    with pytest.raises(
+        ValueError, match=r"last\.pt is damaged: .*data/\d+ does not fit its checksum"
+    ):
+        step.load(path)
+
+
+def test_checkpoints_have_checksums_where_torch_was_told_to_leave_them_out(tmp_path: Path) -> None:
+    options = torch.serialization
+    if not hasattr(options, "set_crc32_options"):
+        pytest.skip("torch before 2.6 always writes them")
+    options.set_crc32_options(False)
+    try:
+        step = saved(tmp_path / "last.pt")
+        assert options.get_crc32_options() is False
+    finally:
+        options.set_crc32_options(True)
+    step.load(tmp_path / "last.pt")
