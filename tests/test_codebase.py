@@ -93,7 +93,8 @@ PYTHON_LAYERS = {
     "svg": set(),
     "run_log": {"groups", "log_lines", "stall"},
     "runs": {"svg"},
-    "doctor": LOADER | {"bench", "svg"},
+    "nvml": set(),
+    "doctor": LOADER | {"bench", "svg", "nvml"},
     "cli": LOADER | {"bench", "demo", "doctor", "pack", "runs", "verify"},
     "__main__": {"cli"},
 }

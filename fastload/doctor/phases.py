@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 
 from fastload.doctor import machine
 from fastload.loader import FastLoader
+from fastload.nvml import Utilisation
 from fastload.structure import flatten, map_leaves
 
 PHASES = ("real", "cached", "device", "alone")
@@ -76,6 +77,7 @@ class Probe:
         self.notes: list[str] = []
         self.device = torch.device("cpu")
         self.load = machine.Load()
+        self.utilisation = Utilisation(self.device)  # of real batches
         self.on_finish: Callable[[], None] = lambda: None
         self._seen: dict[int, list[Any]] = {}  # loader, its batches, optimizer steps before them
         self._optimizer_steps = self._unsettled = 0
@@ -138,6 +140,7 @@ class Probe:
             StopIteration: the real loader has no more.
             Finished: the last phase is over.
         """
+        self.utilisation.sample()
         now = self._clock()
         if self.loader is None and self._is_training(watched.loader):
             self.loader = watched.loader
@@ -215,6 +218,7 @@ class Probe:
         done[-1] = done[-1]._replace(step_s=done[-1].step_s + self._clock() - now)
         if self.phase == "real":
             self.load.end()
+            self.utilisation.sample(now=True)
             self._fill_cache()
         for phase in PHASES[PHASES.index(self._now()) + 1 :]:
             if self._has(phase):
@@ -242,6 +246,7 @@ class Probe:
         self._synchronize()
         if phase == "real":
             self.load.begin()
+            self.utilisation = Utilisation(self.device)
         return self._clock()
 
     def _fill_cache(self) -> None:

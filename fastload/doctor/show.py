@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastload import svg
+from fastload import nvml, svg
 from fastload.doctor.phases import PHASES
 
 _NAMES = {
@@ -31,6 +31,16 @@ def bars(report: dict[str, Any]) -> list[tuple[str, float, str]]:
     return found
 
 
+def quoted(report: dict[str, Any]) -> list[str]:
+    """What NVML says of the GPUs, with what that means; empty where it says nothing."""
+    said = {r["rank"]: r.get("nvml_utilisation_percent") for r in report["ranks"]}
+    told = [f"{p:.0f} % (rank {rank})" for rank, p in said.items() if p is not None]
+    if not told:
+        return []
+    figures = ", ".join(told) if len(said) > 1 else told[0].partition(" (")[0]
+    return [f"NVML's GPU utilisation: {figures}: {nvml.MEANING}. The verdict is not from it."]
+
+
 def show(report: dict[str, Any]) -> None:
     """Prints a report."""
     from rich.console import Console
@@ -42,7 +52,7 @@ def show(report: dict[str, Any]) -> None:
     console.print(" " * 34 + "█ the step  ░ waiting for data")
     for advice in report["advice"]:
         console.print(f"  -> {advice}")
-    for note in report["notes"]:
+    for note in [*quoted(report), *report["notes"]]:
         console.print(f"  note: {note}")
 
 
@@ -61,7 +71,7 @@ def page(report: dict[str, Any]) -> str:
         if len(report["ranks"]) > 1:
             parts.append(svg.paragraph(f"rank {rank['rank']}"))
         parts.append(svg.bands(_timeline(rank["timeline"])))
-    parts += [svg.paragraph(note) for note in report["notes"]]
+    parts += [svg.paragraph(note) for note in [*quoted(report), *report["notes"]]]
     return svg.page(f"fastload doctor: {report['verdict']}", parts)
 
 

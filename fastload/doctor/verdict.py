@@ -38,6 +38,7 @@ def figures(probe: Probe, rank: int, loader: dict[str, Any]) -> dict[str, Any]:
             "waiting_for_storage": round(probe.load.waiting_for_storage, 3),
             "throttled": probe.load.throttled,
         },
+        "nvml_utilisation_percent": probe.utilisation.percent,
         "loader": loader,
         "notes": list(probe.notes),
         "timeline": timeline,

@@ -1,0 +1,82 @@
+"""The utilisation of a GPU as NVML, nvidia-smi and most monitors count it, to be quoted."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+MEANING = "the share of the time in which any kernel ran, however little of the GPU it used"
+
+_PERIOD_S = 0.25  # NVML looks back on a sixth of a second to one
+
+
+class Utilisation:
+    """Samples it, a few times a second.
+
+    It is None without the package nvidia-ml-py (`pip install fastload[nvml]`), which is imported
+    with the first sample, and where NVML does not know it: on other devices, and for parts of a
+    GPU (MIG).
+
+    Args:
+        device: A CUDA device; others have none.
+        clock: Seconds.
+
+    Example:
+        >>> utilisation = Utilisation(torch.device("cpu"))
+        >>> utilisation.sample()
+        >>> utilisation.percent is None
+        True
+    """
+
+    def __init__(self, device: torch.device, clock: Callable[[], float] = time.monotonic) -> None:
+        self._device, self._clock = device, clock
+        self._at = clock()
+        self._ask: Callable[[], float] | None = None
+        self._unknown = device.type != "cuda"
+        self._values: list[float] = []
+
+    def sample(self, *, now: bool = False) -> None:
+        """Asks NVML if that is due, or `now`."""
+        if self._unknown or (not now and self._clock() - self._at < _PERIOD_S):
+            return
+        try:
+            if self._ask is None:
+                self._ask = _asker(self._device)
+            self._values.append(self._ask())
+        except _Unknown:
+            self._unknown = True
+        self._at = self._clock()
+
+    @property
+    def percent(self) -> float | None:
+        """The mean of the samples."""
+        return statistics.fmean(self._values) if self._values else None
+
+
+class _Unknown(Exception):
+    """NVML cannot say."""
+
+
+def _asker(device: torch.device) -> Callable[[], float]:
+    try:
+        import pynvml
+    except ModuleNotFoundError as error:
+        raise _Unknown from error
+
+    def known(function: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return function(*arguments)
+        except pynvml.NVMLError as error:
+            raise _Unknown from error
+
+    # By its UUID: NVML counts all GPUs, CUDA those of CUDA_VISIBLE_DEVICES.
+    uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
+    if uuid is None:  # before torch 2.5
+        raise _Unknown
+    known(pynvml.nvmlInit)
+    handle = known(pynvml.nvmlDeviceGetHandleByUUID, f"GPU-{uuid}")
+    return lambda: float(known(pynvml.nvmlDeviceGetUtilizationRates, handle).gpu)

@@ -1,0 +1,117 @@
+"""The utilisation that NVML gives is quoted by the doctor, with what it means."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from calibrated import Clock, Loader, train
+from pages import well_formed
+
+from fastload.doctor import script, show
+from fastload.doctor.phases import Probe
+from fastload.nvml import MEANING, Utilisation
+
+GPU = torch.device("cuda", 1)
+
+
+class Nvml:
+    """In the place of the module pynvml."""
+
+    class NVMLError(Exception):
+        pass
+
+    def __init__(self) -> None:
+        self.asked, self.fails_in = 0, ""
+
+    def _may_fail(self, name: str) -> None:
+        if name == self.fails_in:
+            raise self.NVMLError(name)
+
+    def nvmlInit(self) -> None:
+        self._may_fail("init")
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:
+        self._may_fail("handle")
+        return uuid
+
+    def nvmlDeviceGetUtilizationRates(self, handle: str) -> Any:
+        self._may_fail("rates")
+        assert handle == "GPU-1234-of-cuda:1"
+        self.asked += 1
+        return SimpleNamespace(gpu=90 + self.asked, memory=0)
+
+
+@pytest.fixture
+def nvml(monkeypatch: pytest.MonkeyPatch) -> Nvml:
+    def properties(device: torch.device) -> Any:
+        return SimpleNamespace(uuid=f"1234-of-{device}")
+
+    fake = Nvml()
+    monkeypatch.setitem(sys.modules, "pynvml", fake)  # type: ignore[arg-type]
+    monkeypatch.setattr(torch.cuda, "get_device_properties", properties)
+    return fake
+
+
+def test_samples_are_few(nvml: Nvml) -> None:
+    clock = Clock()
+    utilisation = Utilisation(GPU, clock)
+    for _ in range(100):
+        clock.now += 0.01
+        utilisation.sample()
+    assert nvml.asked in (3, 4)
+    utilisation.sample(now=True)
+    assert utilisation.percent == 90 + (1 + nvml.asked) / 2
+
+
+@pytest.mark.parametrize("where", ["package", "uuid", "init", "handle", "rates", "device"])
+def test_it_is_absent_where_nobody_knows(
+    nvml: Nvml, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nvml.fails_in = where
+    if where == "package":
+        monkeypatch.setitem(sys.modules, "pynvml", None)
+    if where == "uuid":
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: object())
+    utilisation = Utilisation(torch.device("cpu") if where == "device" else GPU)
+    for _ in range(2):
+        utilisation.sample(now=True)
+    assert utilisation.percent is None
+    assert nvml.asked == 0
+
+
+def test_the_doctor_quotes_it_and_judges_without(
+    nvml: Nvml, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def examined(device: torch.device | None) -> dict[str, Any]:
+        clock = Clock()
+        probe, loader = Probe(20, clock=clock), Loader(clock, 0.04, 0.0, 1)
+        if device is not None:
+            probe_utilisation = Utilisation(device, clock)
+            monkeypatch.setattr(
+                "fastload.doctor.phases.Utilisation", lambda device: probe_utilisation
+            )
+        report = script.watch(train(clock, loader, 0.02), probe)
+        assert report is not None
+        return report
+
+    plain, quoting = examined(None), examined(GPU)
+    assert plain["ranks"][0]["nvml_utilisation_percent"] is None
+    percent = quoting["ranks"][0]["nvml_utilisation_percent"]
+    assert percent == pytest.approx(90 + (1 + nvml.asked) / 2)
+    assert 2 < nvml.asked < 20
+    for name in ("verdict", "sentence", "shares", "advice", "notes"):
+        assert plain[name] == quoting[name]
+    show.show(plain)
+    assert "NVML" not in capsys.readouterr().out
+    show.show(quoting)
+    assert f"NVML's GPU utilisation: {percent:.0f} %: {MEANING}." in capsys.readouterr().out
+    well_formed(show.page(quoting))
+    assert MEANING in show.page(quoting)
+    quoting["ranks"].append(plain["ranks"][0] | {"rank": 1, "nvml_utilisation_percent": 7.0})
+    assert show.quoted(quoting)[0].startswith(
+        f"NVML's GPU utilisation: {percent:.0f} % (rank 0), 7 % (rank 1): "
+    )
