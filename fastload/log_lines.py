@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fastload.nvml import Utilisation
 from fastload.stall import Stalls
 from fastload.structure import flatten
 
@@ -30,7 +31,8 @@ class RunLog:
 
     The first line says what wrote it; where a training goes on in the same file, so does another
     line there. Each other has `epoch`, `step`, `start_s`, `step_s`, `wait_s`, `samples`, and what
-    `put` was given; `gpu_wait_s` if there are `stalls`; and `unfinished` if the step was broken
+    `put` was given; `gpu_wait_s` if there are `stalls`, and with those now and then
+    `nvml_utilisation_percent`; and `unfinished` if the step was broken
     off. Numbers on a GPU are fetched by copies that nobody waits for, and written when they have
     come.
 
@@ -77,6 +79,7 @@ class RunLog:
         self._values: Row = {}
         self._stalls = stalls or Stalls(torch.device("cpu"))
         self._pairs: list[tuple[Any, Any]] = []
+        self._utilisation: Utilisation | None = None
         self._rows: list[Row] = []
         self._on_its_way: deque[tuple[list[Row], list[_Fetched | _Stalled]]] = deque()
         going_on = append and _cut(self._path)
@@ -158,6 +161,8 @@ class RunLog:
 
     def close(self) -> None:
         """The training is over, or has failed: writes all there is, as far as it can be known."""
+        if os.getpid() != self._owner:
+            return
         self.break_off(self._row)
         self._send(self.clock())
         self._write(patience_s=_GRACE_S, at_last=True)
@@ -165,8 +170,16 @@ class RunLog:
     def _send(self, now: float) -> None:
         rows, self._rows, self._sent_at = self._rows, [], now
         if rows:
+            percent = self._percent()
+            if percent is not None:
+                rows[-1]["nvml_utilisation_percent"] = percent
             stalled = [_Stalled(row, self._stalls) for row in rows if "gpu_wait_s" in row]
             self._on_its_way.append((rows, [*_fetch(rows), *stalled]))
+
+    def _percent(self) -> float | None:
+        if self._utilisation is None and self._stalls.device is not None:
+            self._utilisation = Utilisation(self._stalls.device)
+        return None if self._utilisation is None else self._utilisation.ask()
 
     def _write(self, *, patience_s: float, at_last: bool = False) -> None:
         """Writes lines whose numbers have come from the device; at last, others without them."""

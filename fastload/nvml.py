@@ -41,15 +41,24 @@ class Utilisation:
 
     def sample(self, *, now: bool = False) -> None:
         """Asks NVML if that is due, or `now`."""
-        if self._unknown or (not now and self._clock() - self._at < _PERIOD_S):
+        if not now and self._clock() - self._at < _PERIOD_S:
             return
+        value = self.ask()
+        if value is not None:
+            self._values.append(value)
+        self._at = self._clock()
+
+    def ask(self) -> float | None:
+        """Percent, in the last moment."""
+        if self._unknown:
+            return None
         try:
             if self._ask is None:
                 self._ask = _asker(self._device)
-            self._values.append(self._ask())
+            return self._ask()
         except _Unknown:
             self._unknown = True
-        self._at = self._clock()
+            return None
 
     @property
     def percent(self) -> float | None:

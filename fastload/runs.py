@@ -13,7 +13,8 @@ from fastload import svg
 Points = list[tuple[float, float]]
 
 _POINTS = 200  # of a curve
-TITLES = ("run", "samples/s", "step ms", "waiting", "gpu busy", "s/epoch", "last loss", "speed")
+_SPEED = ("run", "samples/s", "step ms", "waiting", "gpu busy", "NVML")
+TITLES = (*_SPEED, "s/epoch", "last loss", "speed")
 
 
 class Run:
@@ -73,11 +74,14 @@ class Run:
             epoch = step.get("epoch")
             epochs[epoch] = epochs.get(epoch, 0.0) + step["step_s"]
         losses = [step["loss"] for step in steps if "loss" in step]
+        key = "nvml_utilisation_percent"
+        utilisation = [step[key] for step in steps if key in step]
         return {
             "samples_per_s": sum(step["samples"] for step in steps) / total,
             "step_ms": 1e3 * total / len(steps),
             "wait_share": sum(step["wait_s"] for step in steps) / total,
             "gpu_busy": _gpu_busy(steps),
+            "nvml_utilisation_percent": statistics.fmean(utilisation) if utilisation else None,
             "epoch_s": None if None in epochs else statistics.fmean(epochs.values()),
             "loss": statistics.fmean(losses[-20:]) if losses else None,
         }
@@ -131,6 +135,7 @@ def table(runs: Sequence[Run]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         summary = run.summary()
         speed, loss = summary["samples_per_s"] or 0.0, summary["loss"]
         busy, epoch_s = summary["gpu_busy"], summary["epoch_s"]
+        utilisation = summary["nvml_utilisation_percent"]
         found.append(
             (
                 run.name,
@@ -138,6 +143,7 @@ def table(runs: Sequence[Run]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
                 f"{summary['step_ms']:.2f}",
                 f"{summary['wait_share']:.1%}",
                 "" if busy is None else f"{busy:.1%}",
+                "" if utilisation is None else f"{utilisation:.0f}%",
                 "" if epoch_s is None else f"{epoch_s:.3g}",
                 "" if loss is None else f"{loss:.4g}",
                 f"{speed / base:.2f}x",

@@ -28,6 +28,12 @@ class Stalls:
     def __init__(self, device: torch.device | None = None, cuda: Any = torch.cuda) -> None:
         self._device, self._cuda = device, cuda
         self._free: list[Any] = []
+        self._in_use = False
+
+    @property
+    def device(self) -> torch.device | None:
+        """The CUDA device, once it has been marked."""
+        return self._device if self._in_use else None
 
     def mark(self) -> Any:
         """An event on the device's current stream.
@@ -41,6 +47,7 @@ class Stalls:
                 return None
             if device is None or device.index is None:
                 device = self._device = torch.device("cuda", cuda.current_device())
+            self._in_use = True
             event = self._free.pop() if self._free else cuda.Event(enable_timing=True)
             event.record(cuda.current_stream(device))
             return event

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,9 +12,13 @@ import torch
 from calibrated import Clock, Loader, train
 from pages import well_formed
 
+from fastload.cli import main
 from fastload.doctor import script, show
 from fastload.doctor.phases import Probe
+from fastload.log_lines import RunLog
 from fastload.nvml import MEANING, Utilisation
+from fastload.runs import Run
+from fastload.stall import Stalls
 
 GPU = torch.device("cuda", 1)
 
@@ -115,3 +120,44 @@ def test_the_doctor_quotes_it_and_judges_without(
     assert show.quoted(quoting)[0].startswith(
         f"NVML's GPU utilisation: {percent:.0f} % (rank 0), 7 % (rank 1): "
     )
+
+
+def test_the_log_quotes_it_now_and_then(
+    nvml: Nvml, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Event:
+        def record(self, stream: Any) -> None:
+            pass
+
+        def query(self) -> bool:
+            return True
+
+        def elapsed_time(self, other: Any) -> float:
+            return 10.0
+
+    cuda = SimpleNamespace(
+        is_initialized=lambda: True,
+        is_current_stream_capturing=lambda: False,
+        current_stream=lambda device: device,
+        Event=lambda enable_timing: Event(),
+    )
+    clock = Clock()
+    log = RunLog(tmp_path / "run.jsonl", {}, stalls=Stalls(GPU, cuda), clock=clock)
+    for _ in range(120):
+        row = log.begin(clock.now)
+        log.stalled(log.mark(), log.mark())
+        clock.now += 0.05
+        log.end(row)
+    log.flush()
+    run = Run(str(tmp_path / "run.jsonl"))
+    said = {step["step"]: step.get("nvml_utilisation_percent") for step in run.steps}
+    assert {step: percent for step, percent in said.items() if percent} == {
+        49: 91.0,
+        99: 92.0,
+        119: 93.0,
+    }
+    assert main(["report", str(tmp_path / "run.jsonl")]) == 0
+    shown = capsys.readouterr().out
+    assert "NVML" in shown
+    assert "92%" in shown
+    assert "80.0%" in shown  # busy, by the device's own clock
