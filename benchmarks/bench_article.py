@@ -94,7 +94,8 @@ def trained(
 
 def together(ranks: tuple[dict[str, Any], ...]) -> dict[str, Any]:
     """One training on all its ranks."""
-    mean = {name: statistics.fmean(r[name] for r in ranks) for name in ("wait_share", "step_ms")}
+    names = ["wait_share", "step_ms", *(["gpu_busy"] if ranks[0]["gpu_busy"] is not None else [])]
+    mean = {name: statistics.fmean(rank[name] for rank in ranks) for name in names}
     return {
         "samples_per_s": sum(rank["samples_per_s"] for rank in ranks),
         "epoch_s": max(rank["epoch_s"] for rank in ranks),

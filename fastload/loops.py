@@ -25,10 +25,12 @@ def train_with_amp(
     precision: str = "bf16",
     accumulate: int = 1,
     checkpoint: str | None = None,
+    log: str | None = None,
 ) -> list[float]:
     """Trains in mixed precision, `accumulate` batches a step; gives the loss of each step.
 
-    With a `checkpoint` that exists it goes on from there; it writes one after each epoch.
+    With a `checkpoint` that exists it goes on from there; it writes one after each epoch. What the
+    steps took is in the `log`, for `fastload report`.
 
     Example:
         >>> data = ArrayDataset({"x": np.ones((8, 2), "float32")})
@@ -39,7 +41,7 @@ def train_with_amp(
         >>> len(losses), losses[-1] < losses[0]
         (6, True)
     """
-    step = TrainStep(model, optimizer, loss_fn, precision=precision, max_norm=1.0)
+    step = TrainStep(model, optimizer, loss_fn, precision=precision, max_norm=1.0, log=log)
     if checkpoint is not None and os.path.exists(checkpoint):
         step.load(checkpoint, loader)
     losses = []
@@ -63,6 +65,7 @@ def ddp_train(
     accumulate: int = 1,
     checkpoint: str | None = None,
     save_every: int = 1000,
+    log: str | None = None,
 ) -> list[float]:
     """Trains under torchrun or alone, on from `checkpoint` if that exists; gives all losses.
 
@@ -78,7 +81,7 @@ def ddp_train(
         )
         ddp = DistributedDataParallel(model.to(process.device))
         optimizer = make_optimizer(ddp.parameters())
-        step = TrainStep(ddp, optimizer, loss_fn, precision=precision, max_norm=1.0)
+        step = TrainStep(ddp, optimizer, loss_fn, precision=precision, max_norm=1.0, log=log)
         if checkpoint is not None and os.path.exists(checkpoint):
             step.load(checkpoint, loader)
         losses = []

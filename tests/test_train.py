@@ -18,6 +18,7 @@ from torch.optim.lr_scheduler import LambdaLR
 import fastload
 from fastload import FastLoader, TrainStep
 from fastload.log_lines import on_its_way
+from fastload.runs import Run
 
 ROWS, SIZE = 22, 4
 
@@ -399,6 +400,7 @@ def test_train_with_amp_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
 
     whole = train(4)
     assert whole[-1] < whole[0]
-    path = str(tmp_path / "last.pt")
-    assert train(2, checkpoint=path) + train(4, checkpoint=path) == whole
-    assert train(4, checkpoint=path) == []
+    files = {"checkpoint": str(tmp_path / "last.pt"), "log": str(tmp_path / "run.jsonl")}
+    assert train(2, **files) + train(4, **files) == whole
+    assert train(4, **files) == []
+    assert [step["loss"] for step in Run(files["log"]).steps] == whole
