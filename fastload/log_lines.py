@@ -117,7 +117,8 @@ class RunLog:
                 if value.numel() != 1:
                     shape = tuple(value.shape)
                     raise ValueError(f"log({name}=...) takes one number, not a tensor {shape}")
-                value = value.detach().clone()  # it may be written to before it is read
+                # It may be written to before it is read.
+                value = (value.detach() if value.requires_grad else value).clone()
                 value = value.reshape(()) if value.dim() else value
             elif hasattr(value, "item"):  # numpy's
                 value = value.item()

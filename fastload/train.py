@@ -145,8 +145,9 @@ class TrainStep:
             return self._make(group)
         with self._log.step(self.steps, group):
             result = self._make(group)
-            found = result._asdict()
-            self._log.put(**{k: v for k, v in found.items() if v is not None})
+            self._log.put(loss=result.loss, nonfinite=result.nonfinite)
+            if result.grad_norm is not None:
+                self._log.put(grad_norm=result.grad_norm)
         return result
 
     def _make(self, group: Any) -> StepResult:
