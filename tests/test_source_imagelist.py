@@ -54,9 +54,10 @@ def test_missing_and_bad_images_are_listed_or_stop(folder: Path, tmp_path: Path)
     ]
     assert column(tmp_path / "out", "label").tolist() == [1, 4]
     damaged(folder, tmp_path / "no", "in/sub/gone (l.csv: line 3)", labels=labels, strict=True)
-    put(folder / "i1.png", encoded(noise(6, 6), "PNG"))
     labels.write_text("id,y\ni0,1\ni1,3\n")
-    damaged(folder, tmp_path / "no", "images", "differ in size", "--resize", labels=labels)
+    for height, width in ((6, 6), (3, 6), (6, 3)):
+        put(folder / "i1.png", encoded(noise(height, width), "PNG"))
+        damaged(folder, tmp_path / "no", "images", "differ in size", "--resize", labels=labels)
 
 
 def test_tables_that_are_none(folder: Path, tmp_path: Path) -> None:

@@ -20,6 +20,9 @@ from fastload.pack.sources.images import BadRecordError
 from fastload.pack.sources.samples import SampleCollector, Schema
 
 _SAMPLE = re.compile(r"sample (\d+)")
+_ADVICE = (
+    "--resize HxW (resize=(H, W)) makes them equal, --encoded (encoded=) keeps them as they are"
+)
 
 
 class OpenFiles:
@@ -323,14 +326,13 @@ def open_records(
         schema = Schema.of(samples, indices, known, ragged)
     except (ValueError, TypeError, KeyError) as error:
         named = _SAMPLE.match(str(error.args[0]))
-        row = int(named[1]) if named is not None else indices[0]
-        raise _misfit(records.where(row), error) from error
+        misfit = _misfit(records.where(int(named[1]) if named else indices[0]), error)
+        if any(f"field {name!r} is uint8" in str(misfit) for name in images):
+            raise FormatError(f"{misfit}: images differ in size; {_ADVICE}") from error
+        raise misfit from error
     for of in schema.fields:
         if of.name in images and of.ragged:
-            raise FormatError(
-                f"{records.files()[0]}: images {of.name!r} differ in size; --resize HxW "
-                "(resize=(H, W)) makes them equal, --encoded (encoded=) keeps them as they are"
-            )
+            raise FormatError(f"{records.files()[0]}: images {of.name!r} differ in size; {_ADVICE}")
     if names:
         renamed = (replace(of, name=name) for of, name in zip(schema.fields, names, strict=True))
         schema = replace(schema, fields=tuple(renamed))
