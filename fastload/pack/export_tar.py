@@ -27,6 +27,7 @@ _SUFFIXES = (
     (8, b"WEBP", "webp"),
     (0, b"GIF8", "gif"),
     (0, b"BM", "bmp"),
+    (0, b"P6", "ppm"),
     (0, b"II*\0", "tif"),
     (0, b"MM\0*", "tif"),
     (0, b"fLaC", "flac"),

@@ -14,6 +14,7 @@ from fastload.formats.arrays import is_tensor
 from fastload.formats.files import absolute
 from fastload.pack.sources import (
     arrow,
+    beton,
     csv,
     hdf5,
     imagefolder,
@@ -43,6 +44,7 @@ KINDS: tuple[Kind, ...] = (
     hdf5.KIND,
     megatron.KIND,
     mds.KIND,
+    beton.KIND,
     lmdb.KIND,
     parquet.KIND,
     arrow.KIND,

@@ -54,7 +54,15 @@ def decode(content: bytes, size: tuple[int, int] | None) -> Array:
     Raises:
         BadRecordError: it is no image, or a damaged one.
     """
-    image = open_image(content)
+    return pixels_of(open_image(content), size)
+
+
+def pixels_of(image: Any, size: tuple[int, int] | None) -> Array:
+    """The same of an image that is open.
+
+    Raises:
+        BadRecordError: it is damaged.
+    """
     try:
         image = image.convert("RGB")
         if size is not None:
@@ -79,6 +87,12 @@ def open_image(content: bytes) -> Any:
         raise BadRecordError("not an image of a known kind") from error
     except Exception as error:
         raise BadRecordError(_reason(error)) from error
+
+
+def ppm(pixels: Array) -> bytes:
+    """An image file that holds uint8 (height, width, 3) as they are, and opens everywhere."""
+    height, width, _ = pixels.shape
+    return b"P6 %d %d 255\n" % (width, height) + pixels.tobytes()
 
 
 def unequal(a: tuple[str, int, int], b: tuple[str, int, int]) -> FormatError:
