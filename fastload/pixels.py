@@ -243,7 +243,7 @@ def make_pixels(
     order = list(found)
     crop, flip = found.get(RandomCrop), found.get(RandomHorizontalFlip)
     first = found.get(ToChannelsFirst)
-    is_image = any((crop, flip, first))
+    is_image = field.ragged or any((crop, flip, first))  # ragged: decoded
     if is_image and len(shape) not in (2, 3):
         raise ValueError(
             f"{type(crop or flip or first).__name__} is for images, (H, W, C) or (H, W)"

@@ -282,6 +282,18 @@ def test_decoded_images_keep_their_sizes_without_a_crop() -> None:
         next(iter(FastLoader(unequal, 6, transforms={"image": steps})))
 
 
+@pytest.mark.parametrize("size", [None, (6, 4)])
+@pytest.mark.parametrize("step", [Cast("float32"), Normalize(0.5, 0.25), Normalize(MEAN, STD)])
+def test_decoded_images_take_numbers_alone(size: Any, step: Any) -> None:
+    files = [png(i, 6, 4) for i in range(3)]
+    steps = [DecodeImage(size), step]
+    batch = next(iter(FastLoader(photos(files), 3, transforms={"image": steps})))["image"]
+    assert batch.shape == (3, *(size or (4, 6)), 3)
+    for image, file in zip(batch, files, strict=True):
+        stored = torch.from_numpy(by_pillow(file, size).copy())
+        assert_same(image, delivered(stored, [step], (0, 0, False)))
+
+
 def test_an_image_smaller_than_its_window_is_its_batchs_error() -> None:
     files = [png(i, 9, 9) for i in range(5)] + [png(5, 4, 9)]
     loader = FastLoader(photos(files), 2, transforms={"image": [DecodeImage(), RandomCrop(6)]})
