@@ -346,9 +346,9 @@ def _images(field: Field, shape: tuple[int, ...], decoded: Decoded, samples: Sam
         unknown = type(decoded.error).__name__ == "UnidentifiedImageError"
         why = "not an image of a known kind" if unknown else decoded.error
         raise FormatError(f"{where}: the image cannot be decoded: {why}") from decoded.error
-    images = decoded.images
-    if isinstance(images, np.ndarray):
-        return images
+    if decoded.images is not None and not decoded.others:
+        return decoded.images
+    images = decoded.each()
     if not images:
         return np.empty((0, *shape), field.storage)
     for place, image in enumerate(images):

@@ -25,6 +25,8 @@ from fastload.transforms import MODES, DecodeImage
 Array = npt.NDArray[Any]
 Arrays = list[Any]
 
+_MOST_PIXELS = 1 << 28  # of an image; Pillow opens none that has more
+
 
 class Source(Protocol):
     """Gives the batches of an epoch in order, as the engine does."""
@@ -47,15 +49,23 @@ class Decoded:
     """The images of a field of a batch.
 
     Attributes:
-        images: uint8 (B, H, W, C), or what the field's other transforms make of it; without a size
-            a list of B arrays.
+        images: uint8 (B, H, W, C), or what the field's other transforms make of it; None if it was
+            not known beforehand that all have one size.
+        others: By their place, images that are not in `images`.
         place: Of the first image in the batch that could not be decoded.
         error: What was wrong with it.
     """
 
-    images: Array | list[Array]
+    images: Array | None
+    others: dict[int, Array] = field(default_factory=dict)
     place: int = 0
     error: Exception | None = None
+
+    def each(self) -> list[Array]:
+        """The images one by one."""
+        if self.images is None:
+            return [self.others[place] for place in range(len(self.others))]
+        return [self.others.get(place, image) for place, image in enumerate(self.images)]
 
 
 @dataclass
@@ -79,6 +89,8 @@ class ImageField:
         seed: Of what is drawn for each sample.
         epoch: The same.
         pool: Gives the memory of images that go to a device.
+        sizes: uint32 (2,) for each sample of the dataset: height and width of its image, where
+            they are stored. They only help: the images themselves decide.
     """
 
     transform: DecodeImage
@@ -86,56 +98,79 @@ class ImageField:
     seed: int = 0
     epoch: int = 0
     pool: _core.SlotPool | None = None
+    sizes: _core.Table | None = None
 
-    def empty(self, count: int) -> Any:
-        """Room for `count` images: an array, or a list if they may differ in size."""
+    def empty(self, indices: Array) -> Array | None:
+        """Room for the images of these samples, if it is known that all have one size."""
         if self.pixels is not None and self.pixels.out_bytes:
-            return self._room((count, *self.pixels.field.shape), self.pixels.field.storage)
-        if self.pixels is None and self.transform.size is not None:
-            shape = (count, *self.transform.size, MODES[self.transform.mode])
-            return self._room(shape, np.dtype(np.uint8))
-        return [None] * count
+            return self._room((len(indices), *self.pixels.field.shape), self.pixels.field.storage)
+        size = self.transform.size or self._common_size(indices)
+        if size is None:
+            return None
+        shape = self._shape((*size, MODES[self.transform.mode]))
+        return self._room((len(indices), *shape), self._dtype)
+
+    @property
+    def _dtype(self) -> np.dtype[Any]:
+        return np.dtype(np.uint8) if self.pixels is None else self.pixels.field.storage
+
+    def _shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """What becomes of an image of a shape (height, width, channels)."""
+        if self.pixels is None:
+            return shape
+        height, width = self.pixels.plan.out_size(*shape[:2])
+        return (shape[2], height, width) if self.pixels.planar else (height, width, shape[2])
+
+    def _common_size(self, indices: Array) -> tuple[int, int] | None:
+        """Height and width of all these samples' images, as far as is stored."""
+        if self.sizes is None or self.transform.exif or len(indices) == 0:
+            return None
+        sizes = np.empty((len(indices), 2), np.uint32)
+        self.sizes.gather(indices, [sizes])
+        height, width = sizes[0].tolist()
+        if not 0 < height * width <= _MOST_PIXELS or (sizes != sizes[0]).any():
+            return None
+        return height, width
 
     def _room(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         if self.pool is None:
             return np.empty(shape, dtype)
         return self.pool.empty(math.prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
 
-    def deliver(self, data: bytes, images: Any, place: int, index: int) -> None:
-        """Decodes the sample of that index in the dataset into `images[place]`.
+    def deliver(self, data: bytes, room: Array | None, index: int) -> Array | None:
+        """Decodes the sample of that index in the dataset into `room`.
+
+        Returns:
+            The image, if there is no room or it has another size.
 
         Raises:
             Exception: what Pillow raises for data that it cannot decode; ValueError: the image is
                 smaller than the window that is cut out of it.
         """
-        image, pixels = decode_image(data, self.transform), self.pixels
-        if pixels is None:
-            images[place] = image
-            return
-        if isinstance(images, list):
-            height, width = pixels.plan.out_size(*image.shape[:2])
-            channels = image.shape[2]
-            shape = (height, width, channels)
-            if pixels.planar:
-                shape = (channels, height, width)
-            images[place] = np.empty(shape, pixels.field.storage)
-        pixels.plan.deliver(image, images[place], self.seed, self.epoch, index)
+        image = decode_image(data, self.transform)
+        shape = self._shape(image.shape)
+        fits = room is not None and room.shape == shape
+        if self.pixels is None:
+            if room is None or not fits:
+                return image
+            room[...] = image
+            return None
+        made = room if room is not None and fits else np.empty(shape, self._dtype)
+        self.pixels.plan.deliver(image, made, self.seed, self.epoch, index)
+        return None if fits else made
 
 
 class _Images:
     """A field of images of one batch while it is decoded."""
 
-    def __init__(
-        self, field: ImageField, values: Array, offsets: Array, indices: list[int]
-    ) -> None:
-        count = len(offsets) - 1
+    def __init__(self, field: ImageField, values: Array, offsets: Array, indices: Array) -> None:
         self._field = field
-        self._indices = indices
+        self._indices = indices.tolist()
         self._values = values
         self._bounds = offsets.tolist()
         self._lock = threading.Lock()
-        self.decoded = Decoded(field.empty(count))
-        self.tasks = [partial(self._decode, place) for place in range(count)]
+        self.decoded = Decoded(field.empty(indices))
+        self.tasks = [partial(self._decode, place) for place in range(len(indices))]
 
     def _decode(self, place: int) -> None:
         decoded = self.decoded
@@ -143,7 +178,10 @@ class _Images:
             return  # the batch is lost
         try:
             data = self._values[self._bounds[place] : self._bounds[place + 1]].tobytes()
-            self._field.deliver(data, decoded.images, place, self._indices[place])
+            room = None if decoded.images is None else decoded.images[place]
+            other = self._field.deliver(data, room, self._indices[place])
+            if other is not None:
+                decoded.others[place] = other
         except Exception as error:  # Pillow's plugins raise many kinds
             with self._lock:
                 if decoded.error is None or place < decoded.place:
@@ -310,7 +348,7 @@ class DecodeStage:
                 delivered.append(arrays[number])
                 number += 1
                 continue
-            images = _Images(field, arrays[number], arrays[number + 1], indices.tolist())
+            images = _Images(field, arrays[number], arrays[number + 1], indices)
             delivered.append(images.decoded)
             tasks += images.tasks
             number += 2

@@ -18,9 +18,11 @@ from fastload.batches import Arrays, Samples, batch_maker, parts_maker
 from fastload.decode import DecodeStage, ImageField, Source
 from fastload.errors import StoppedError
 from fastload.formats.extents import Field, Int64Array
+from fastload.formats.image_sizes import size_extents
 from fastload.handover import Handover
 from fastload.kernels import RawFields
 from fastload.load_stats import timed
+from fastload.pixels import Pixels
 from fastload.run import Run
 from fastload.state import Progress
 from fastload.streams import Stream, make_stream
@@ -155,9 +157,19 @@ class _NativeIterator:
             transform = self._choices.ragged.get(field.name)
             if isinstance(transform, DecodeImage):
                 pixels = self._choices.pixels.get(field.name)
-                images[number] = ImageField(transform, pixels, seed, epoch, pool)
+                sizes = self._sizes(field, transform, pixels)
+                images[number] = ImageField(transform, pixels, seed, epoch, pool, sizes)
             number += 2 if field.ragged else 1
         return images
+
+    def _sizes(
+        self, field: Field, transform: DecodeImage, pixels: Pixels | None
+    ) -> _core.Table | None:
+        """Where the sizes of images are stored, if they are and it helps to know them."""
+        if transform.size is not None or transform.exif or (pixels and pixels.out_bytes):
+            return None
+        held = size_extents(self._run.extents, field.name)
+        return None if held is None else held.build(self._run.io)
 
     def _shutdown_workers(self) -> None:
         """Ends the threads: scripts call this to be rid of persistent workers."""

@@ -42,6 +42,7 @@ class Run:
         extents: Where the samples lie.
         transforms: Of its fields.
         table: The same for the core.
+        io: How its files are read.
         pool: Memory that outlives the iterator.
         stats: Counts what is loaded.
         index_sampler: Gives batches of indices.
@@ -67,6 +68,7 @@ class Run:
     extents: Extents
     transforms: Transforms
     table: _core.Table
+    io: str
     pool: _core.SlotPool
     stats: _core.LoadStats
     index_sampler: Any
@@ -226,6 +228,7 @@ def make_run(
         extents=extents,
         transforms=transforms,
         table=kept.tables.get(loader.dataset, extents, loader.io),
+        io=loader.io or getattr(loader.dataset, "io", "auto"),
         pool=(target and target.pool) or kept.pool,
         stats=kept.stats,
         index_sampler=sampler,

@@ -149,7 +149,7 @@ def batch_of(*images: bytes, label: int = 0) -> list[Any]:
 
 
 def greys(arrays: Any) -> list[int]:
-    return [int(image[0, 0, 0]) for image in arrays[1].images]
+    return [int(image[0, 0, 0]) for image in arrays[1].each()]
 
 
 def staged(batches: Batches, threads: int, depth: int = 3, size: Any = (2, 3)) -> DecodeStage:
@@ -182,7 +182,7 @@ def test_other_fields_pass_and_two_fields_decode() -> None:
     fields = {0: ImageField(DecodeImage()), 3: ImageField(DecodeImage((1, 1), "L"))}
     stage = DecodeStage(source, fields, 2, 2)
     left, label, right = stage.next()
-    assert [image[0, 0, 0] for image in left.images] == [1, 2]
+    assert [image[0, 0, 0] for image in left.each()] == [1, 2]
     assert label.tolist() == [9]
     assert right.images.tolist() == [[[[3]]], [[[4]]]]
     stage.stop()

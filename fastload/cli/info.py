@@ -8,12 +8,16 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastload.cli.arguments import shape
 from fastload.cli.text import count, printable, readable
 
+if TYPE_CHECKING:
+    from fastload.formats.extents import Extents
+
 _LONGEST_LIST = 30  # of classes and of skipped files
+_MOST_SIZES = 1 << 20  # of images that are looked at
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,6 +63,11 @@ def describe(path: str, *, dtype: Any = None, shape: Any = None) -> dict[str, An
             {**entry, "bytes": field.row_bytes}
             for entry, field in zip(schema(extents.fields), extents.fields, strict=True)
         ],
+        "image sizes": {
+            field.name: sizes
+            for field in extents.fields
+            if (sizes := _sizes(extents, field.name)) is not None
+        },
         "structure": to_json(extents.structure),
         "fingerprint": extents.fingerprint(),
         "packed": manifest is not None,
@@ -78,6 +87,30 @@ def describe(path: str, *, dtype: Any = None, shape: Any = None) -> dict[str, An
         }
         facts["skipped"] = {skipped.path: skipped.reason for skipped in manifest.skipped}
     return facts
+
+
+def _sizes(extents: Extents, name: str) -> dict[str, Any] | None:
+    """Least, median and largest height and width of a field's images, if they are stored.
+
+    Of very many images, some are looked at.
+    """
+    import numpy as np
+
+    from fastload.formats.image_sizes import size_extents
+
+    held = size_extents(extents, name)
+    if held is None or extents.rows == 0:
+        return None
+    rows = np.linspace(0, held.rows - 1, min(held.rows, _MOST_SIZES)).astype(np.int64)
+    sizes = np.empty((len(rows), 2), np.uint32)
+    held.build().gather(rows, [sizes])
+    known = sizes[sizes.all(1)]
+    sides = known if len(known) else np.zeros((1, 2), np.uint32)
+    facts = {
+        side: {"min": int(of.min()), "median": int(np.median(of)), "max": int(of.max())}
+        for side, of in zip(("height", "width"), sides.T, strict=True)
+    }
+    return {**facts, "looked at": len(rows), "unknown": len(rows) - len(known)}
 
 
 def _older(folder: str, generation: int) -> dict[str, int]:
@@ -110,7 +143,7 @@ def _show(facts: dict[str, Any]) -> None:
         dtype = Text(field.get("logical") or field["dtype"])
         table.add_row(name, dtype, _shape(field), f"{field['bytes']:,}")
     console.print(table)
-    for line in _life(facts):
+    for line in (*_about_sizes(facts), *_life(facts)):
         console.print(printable(line))
     for field_name, classes in facts.get("classes", {}).items():
         table = Table("class", field_name, "rows")
@@ -125,8 +158,20 @@ def _show(facts: dict[str, Any]) -> None:
 
 
 def _shape(field: dict[str, Any]) -> str:
-    ragged = ["any"] if field["kind"] == "ragged" else []
+    ragged = [] if field["kind"] == "fixed" else ["any"]
     return " x ".join(map(str, [*ragged, *field["shape"]])) or "number"
+
+
+def _about_sizes(facts: dict[str, Any]) -> Iterator[str]:
+    for name, sizes in facts["image sizes"].items():
+        sides = (
+            f"{side} {of['min']} to {of['max']}, median {of['median']}"
+            for side, of in sizes.items()
+            if isinstance(of, dict)
+        )
+        unknown = f"; {sizes['unknown']} unknown" if sizes["unknown"] else ""
+        seen = f" ({sizes['looked at']} looked at)" if sizes["looked at"] < facts["rows"] else ""
+        yield f"{name}: {'; '.join(sides)}{unknown}{seen}"
 
 
 def _life(facts: dict[str, Any]) -> Iterator[str]:

@@ -67,7 +67,9 @@ def _join_columns(columns: list[Column]) -> Column:
         if held
         else None
     )
-    return replace(first, sources=sources, offsets=offsets, bounds=bounds)
+    known = [column.sizes for column in columns if column.sizes is not None]
+    sizes = np.concatenate(known) if len(known) == len(columns) else None
+    return replace(first, sources=sources, offsets=offsets, bounds=bounds, sizes=sizes)
 
 
 def _join_groups(groups: list[Group]) -> Group:

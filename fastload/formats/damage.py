@@ -13,7 +13,7 @@ import numpy as np
 
 from fastload import _core
 from fastload.formats.checks import bounds_fault
-from fastload.formats.extents import FileSource, Int64Array
+from fastload.formats.extents import SIZE_BYTES, FileSource, Int64Array
 from fastload.formats.shard import CRC_BLOCK_BYTES, DATASET_ID_LENGTH, Layout
 
 Rows = tuple[int, int]
@@ -234,6 +234,9 @@ class ShardCheck:
                 # An item of 16 bytes each 8: the bounds of a row.
                 start = self.layout.bounds[number]
                 rows = [_items_in(start, 16, self.layout.rows, begin, end, stride=8)]
+                if of.sized:
+                    start = self.layout.sizes[number]
+                    rows.append(_items_in(start, SIZE_BYTES, self.layout.rows, begin, end))
                 if inside is not None:
                     bounds = self._read_bounds(number)
                     first = int(np.searchsorted(bounds[1:], inside[0], "right"))

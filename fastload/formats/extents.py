@@ -9,7 +9,7 @@ import ctypes
 import hashlib
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import attrgetter
@@ -33,6 +33,9 @@ _CASTS = frozenset(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 
 
 
 _SIZE = attrgetter("size_bytes")
+
+SIZE_BYTES = 8
+"""Of height and width of an image."""
 
 
 class Blocks(NamedTuple):
@@ -130,6 +133,8 @@ class Column:
         bounds: Of a ragged field.
         stored: The dtype in the sources, where it is not that of the field: an integer narrower
             than 64 bits, which the core casts to int64.
+        sizes: Of images whose sizes are stored, one per shard: the byte of its source where they
+            start: uint32 (rows, 2), height and width of each, 0 where they are not known.
     """
 
     field: Field
@@ -138,6 +143,7 @@ class Column:
     offsets: Int64Array
     bounds: Bounds | None = None
     stored: str | None = None
+    sizes: Int64Array | None = None
 
     @property
     def row_bytes(self) -> int:
@@ -170,6 +176,8 @@ class Column:
         self._check_room(self.sources, self.offsets, filled, self.row_bytes, "elements")
         rows = np.where(shard_rows > 0, shard_rows + 1, 0)
         self._check_room(bounds.sources, bounds.offsets, rows, 8, "bounds")
+        if self.sizes is not None:
+            self._check_room(self.sources, self.sizes, shard_rows, SIZE_BYTES, "sizes")
 
     def _check_room(
         self,
@@ -179,7 +187,7 @@ class Column:
         size: int,
         what: str,
     ) -> None:
-        stride = 8 if what == "bounds" else self.row_stride
+        stride = size if what in ("bounds", "sizes") else self.row_stride
         sizes = np.fromiter(map(_SIZE, sources), np.int64, len(sources))
         # Divided rather than multiplied, so that nothing overflows.
         room = sizes - offsets - size
@@ -195,14 +203,18 @@ class Column:
 
     def slice(self, shards: slice, skip: int) -> Column:
         """The shards of a range, the first one without its first `skip` rows."""
-        bounds, offsets = self.bounds, self.offsets[shards].copy()
+        bounds, offsets, sizes = self.bounds, self.offsets[shards].copy(), self.sizes
+        if sizes is not None:
+            sizes = sizes[shards].copy()
+            sizes[:1] += SIZE_BYTES * skip
         if bounds is not None:
             starts = bounds.offsets[shards].copy()
             starts[:1] += 8 * skip
             bounds = Bounds(bounds.sources[shards], starts, bounds.totals[shards])
         else:
             offsets[:1] += skip * self.row_stride
-        return replace(self, sources=self.sources[shards], offsets=offsets, bounds=bounds)
+        sources = self.sources[shards]
+        return replace(self, sources=sources, offsets=offsets, bounds=bounds, sizes=sizes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -389,26 +401,3 @@ def _add_column(
     else:
         where = numbered(bounds.sources), bounds.offsets, bounds.totals
         builder.add_ragged_column(group, name, size, sources, column.offsets, *where, *rest)
-
-
-def single_group(
-    fields: Sequence[Field],
-    shard_rows: Sequence[int],
-    sources: Sequence[Source],
-    offsets: Sequence[Sequence[int]],
-    structure: Any,
-) -> Extents:
-    """Extents of densely packed columns, where each shard is one source.
-
-    Args:
-        fields: One per column.
-        shard_rows: Rows of each shard.
-        sources: One per shard.
-        offsets: For each field, where it starts in each source.
-        structure: Containers of a sample.
-    """
-    columns = tuple(
-        Column(field, field.row_bytes, tuple(sources), np.array(starts, np.int64))
-        for field, starts in zip(fields, offsets, strict=True)
-    )
-    return Extents((Group(np.array(shard_rows, np.int64), columns),), structure)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,8 @@ MAX_BYTES = 2**62
 """A cap on every size and offset: sums of two of them still fit 64 bits."""
 
 TEXT = "utf8"
-BYTE_STRINGS = frozenset([TEXT, "bytes", "image", "audio"])
+IMAGE = "image"
+BYTE_STRINGS = frozenset([TEXT, "bytes", IMAGE, "audio"])
 """What ragged uint8 fields of shape () can mean; samples are str for text, else bytes."""
 
 _TIME = re.compile(r"(datetime64|timedelta64)\[([1-9][0-9]{0,8})?(Y|M|W|D|h|m|s|[munpfa]s)\]")
@@ -45,6 +46,8 @@ class Field:
         ragged: Each sample has a length of its own: its shape is (length, *shape).
         logical: What the numbers mean, where the dtype does not say it: "utf8", "bytes", "image"
             and "audio" (ragged uint8 of shape ()), "datetime64[ns]", "timedelta64[s]", ... (int64).
+        sized: Of files that are written: height and width of each image lie beside it. No
+            difference between fields.
 
     Raises:
         ValueError: the dtype or meaning is not supported, or the shape is negative or too large.
@@ -59,6 +62,7 @@ class Field:
     shape: tuple[int, ...]
     ragged: bool = False
     logical: str | None = None
+    sized: bool = field(default=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
@@ -68,6 +72,8 @@ class Field:
         # Also without its empty axes: a numpy array must be able to carry the shape.
         if max(math.prod(n for n in self.shape if n) * self.storage.itemsize, 1) > MAX_BYTES:
             raise ValueError(f"field {self.name!r}: shape {self.shape} is too large")
+        if self.sized and self.logical != IMAGE:
+            raise ValueError(f"field {self.name!r}: only images have sizes")
         if self.logical is None:
             return
         if self.logical in BYTE_STRINGS:
@@ -92,6 +98,11 @@ class Field:
         return f"{self.dtype} {[-1, *self.shape] if self.ragged else list(self.shape)}{meaning}"
 
 
+def as_written(fields: Sequence[Field]) -> tuple[Field, ...]:
+    """The fields as a new dataset has them: images with their sizes."""
+    return tuple(replace(of, sized=of.logical == IMAGE) for of in fields)
+
+
 def torch_dtype(name: str) -> Any:
     """The torch.dtype of that name, one of `DTYPES`.
 
@@ -109,13 +120,13 @@ def schema(fields: Sequence[Field]) -> list[dict[str, object]]:
     """The fields in JSON's types, as manifest and shards record them."""
     return [
         {
-            "name": field.name,
-            "kind": "ragged" if field.ragged else "fixed",
-            "dtype": field.dtype,
-            "shape": list(field.shape),
-            **({} if field.logical is None else {"logical": field.logical}),
+            "name": of.name,
+            "kind": "sized" if of.sized else "ragged" if of.ragged else "fixed",
+            "dtype": of.dtype,
+            "shape": list(of.shape),
+            **({} if of.logical is None else {"logical": of.logical}),
         }
-        for field in fields
+        for of in fields
     ]
 
 
@@ -135,10 +146,10 @@ def _read_field(entry: dict[str, Any]) -> Field:
     logical = entry.get("logical")
     if not isinstance(name, str) or not isinstance(dtype, str):
         raise ValueError(f"field {name!r:.50}: name and dtype must be str")
-    if kind not in ("fixed", "ragged"):
+    if kind not in ("fixed", "ragged", "sized"):
         raise ValueError(f"field {name!r}: kind {kind!r:.50} needs a newer fastload")
     if not isinstance(shape, list) or not all(type(n) is int and n >= 0 for n in shape):
         raise ValueError(f"field {name!r}: its shape must hold counts, not {shape!r:.50}")
     if logical is not None and not isinstance(logical, str):
         raise ValueError(f"field {name!r}: 'logical' must be str, not {logical!r:.50}")
-    return Field(name, dtype, tuple(shape), kind == "ragged", logical)
+    return Field(name, dtype, tuple(shape), kind != "fixed", logical, kind == "sized")

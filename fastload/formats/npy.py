@@ -12,7 +12,8 @@ import numpy as np
 
 from fastload.errors import FormatError
 from fastload.formats.arrays import number_field
-from fastload.formats.extents import MAX_BYTES, Extents, FileSource, single_group
+from fastload.formats.dense import single_group
+from fastload.formats.extents import MAX_BYTES, Extents, FileSource
 from fastload.formats.files import Paths, file_source, with_suffix
 from fastload.structure import BARE_NAME
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 
 import numpy as np
 
@@ -96,11 +97,13 @@ def _group(folder: str, shards: Shards) -> Group:
     )
     columns = []
     for of in shards.fields:
-        bounds = None
+        bounds, sizes = None, places.sizes(of) if of.sized else None
         if of.ragged:
             totals = np.array(shards.totals[of.name], np.int64)
             bounds = Bounds(sources, places.bounds(of), totals)
-        columns.append(Column(of, of.row_bytes, sources, places.column(of), bounds))
+        starts = places.column(of)
+        read = replace(of, sized=False)  # the column knows
+        columns.append(Column(read, of.row_bytes, sources, starts, bounds, sizes=sizes))
     return Group(np.array(shards.rows, np.int64), tuple(columns))
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from fastload.errors import FormatError
-from fastload.formats.extents import Extents, Field, single_group
+from fastload.formats.dense import single_group
+from fastload.formats.extents import Extents, Field
 from fastload.formats.files import Paths, file_source, with_suffix
 from fastload.structure import BARE_NAME
 

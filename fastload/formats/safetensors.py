@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -48,6 +48,8 @@ DTYPES = {
 
 VALUES, OFFSETS = "::values", "::offsets"
 """What the names of the two tensors of a ragged field end in."""
+SIZES = "::sizes"
+"""That of a third one of images: their heights and widths."""
 
 CRC_BLOCK_BYTES = 1 << 20
 """Each block of the data section of a fastload shard has its own checksum."""
@@ -154,13 +156,14 @@ def _check_tiling(path: str, spans: list[tuple[int, int, str]], data_bytes: int)
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a field lies in a file; `total` and `bounds` only of ragged ones."""
+    """Where a field lies in a file; `total` and `bounds` only of ragged ones, `sizes` of images."""
 
     field: Field
     rows: int
     offset: int
     total: int = 0
     bounds: int = 0
+    sizes: int = 0
 
 
 def read_extents(paths: Paths) -> Extents:
@@ -198,12 +201,15 @@ def read_extents(paths: Paths) -> Extents:
     columns = []
     for name, place in first.items():
         parts = [places[name] for places in shards]
-        bounds = None
+        bounds = sizes = None
+        if all(part.sizes for part in parts):
+            sizes = np.array([part.sizes for part in parts], np.int64)
         if place.field.ragged:
             starts, totals = ([p.bounds for p in parts], [p.total for p in parts])
             bounds = Bounds(sources, np.array(starts, np.int64), np.array(totals, np.int64))
         offsets = np.array([part.offset for part in parts], np.int64)
-        columns.append(Column(place.field, place.field.row_bytes, sources, offsets, bounds))
+        of = replace(place.field, sized=False)  # the column knows
+        columns.append(Column(of, of.row_bytes, sources, offsets, bounds, sizes=sizes))
     rows = [next(iter(places.values())).rows for places in shards]
     structure = {name: column for column, name in enumerate(first)}
     return Extents((Group(np.array(rows, np.int64), tuple(columns)),), structure)
@@ -293,4 +299,10 @@ def _place(source: FileSource, field: Field, tensors: dict[str, Tensor]) -> _Pla
             f"{source}: field {field.name!r}: its offsets go from {start} to {stop}, but there are "
             f"{total} values"
         )
-    return _Place(field, rows, values.offset, total, offsets.offset)
+    sizes = tensors.get(field.name + SIZES) if field.sized else None
+    if field.sized and (sizes is None or (sizes.dtype, sizes.shape) != ("uint32", (rows, 2))):
+        raise FormatError(
+            f"{source}: field {field.name!r}: its sizes must be U32 of shape [samples, 2]"
+        )
+    at = 0 if sizes is None else sizes.offset
+    return _Place(field, rows, values.offset, total, offsets.offset, at)

@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from fastload.formats.extents import MAX_BYTES, Blocks, Field, Int64Array
+from fastload.formats.extents import MAX_BYTES, SIZE_BYTES, Blocks, Field, Int64Array
 from fastload.formats.fields import schema
 from fastload.formats.safetensors import CHECKSUMS as CHECKSUMS
 from fastload.formats.safetensors import CRC_BLOCK_BYTES as CRC_BLOCK_BYTES
-from fastload.formats.safetensors import DTYPES, OFFSETS, VALUES
+from fastload.formats.safetensors import DTYPES, OFFSETS, SIZES, VALUES
 
 PROFILE = "1"
 MAX_ROWS = 2**31 - 1
@@ -56,6 +56,7 @@ class Layout:
         tensors: All entries of the header, pads and checksums too, in the order of the file.
         columns: For each field, the byte of the file where its column starts, or its values.
         bounds: For each field, the byte of the file where its offsets start; 0 if not ragged.
+        sizes: For each field, the byte of the file where its images' sizes start; 0 without.
         data_start: The byte of the file where the data section starts.
         crc: The tensor of the checksums.
         file_bytes: The size of the whole file.
@@ -67,6 +68,7 @@ class Layout:
     tensors: tuple[Tensor, ...]
     columns: tuple[int, ...]
     bounds: tuple[int, ...]
+    sizes: tuple[int, ...]
     data_start: int
     crc: Tensor
     file_bytes: int
@@ -136,6 +138,7 @@ def shard_layout(fields: Sequence[Field], rows: int, totals: Sequence[int] = ())
         tensors=_tiled(tensors, file_bytes - data_start),
         columns=tuple(int(placed.column(field)[0]) for field in fields),
         bounds=tuple(int(placed.bounds(f)[0]) if f.ragged else 0 for f in fields),
+        sizes=tuple(int(placed.sizes(f)[0]) if f.sized else 0 for f in fields),
         data_start=data_start,
         crc=tensors[-1],
         file_bytes=file_bytes,
@@ -175,6 +178,10 @@ class Places:
     def bounds(self, field: Field) -> Int64Array:
         """The byte of the file where the offsets of a ragged field start."""
         return self.data_start + self.parts[field.name + OFFSETS][1]
+
+    def sizes(self, field: Field) -> Int64Array:
+        """The byte of the file where the sizes of the images of a field start."""
+        return self.data_start + self.parts[field.name + SIZES][1]
 
     def blocks(self) -> list[Blocks]:
         """The blocks that the checksums are of; entry 0 of these is the header's."""
@@ -236,6 +243,8 @@ def _parts(fields: Sequence[Field], rows: Int64Array, totals: Sequence[Int64Arra
         kind = _TENSOR_DTYPES[dtype], shape, field.row_bytes
         if field.ragged:
             small.append(Part(field.name + OFFSETS, "I64", (), 8, rows + 1))
+            if field.sized:
+                small.append(Part(field.name + SIZES, "U32", (2,), SIZE_BYTES, rows))
             large.append(Part(field.name + VALUES, *kind, next(remaining)))
         else:
             small.append(Part(field.name, *kind, rows))

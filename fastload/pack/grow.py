@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fastload.formats.extents import Field
-from fastload.formats.fields import schema
+from fastload.formats.fields import as_written, schema
 from fastload.formats.manifest import Classes, Manifest, Shards
 from fastload.formats.packed import read_manifest
 from fastload.formats.shard import check_fields
@@ -163,7 +163,8 @@ def add_column(
         renamed, structure = _with_members(manifest, opened, name, source, folder.path)
         check_fields([*manifest.fields, *renamed.fields])
         group = _group_name(renamed.fields[0].name, manifest, folder)
-        empty = Shards(group, renamed.fields, f"{group}-{{:06d}}.safetensors", (), (), ())
+        fields = as_written(renamed.fields)
+        empty = Shards(group, fields, f"{group}-{{:06d}}.safetensors", (), (), ())
         outcomes = run.write([(renamed, empty)], workers, progress)
         grown = replace(
             manifest,
@@ -218,7 +219,10 @@ class _Run:
         progress: Callable[[Progress], None] | None,
     ) -> list[Outcome]:
         """Writes the shards of each group, behind those that it has."""
-        plans = [Plan.of(part, self.shard_bytes, shards.file_name) for part, shards in growths]
+        plans = [
+            Plan.of(part, self.shard_bytes, shards.file_name, fields=shards.fields)
+            for part, shards in growths
+        ]
         noted = {
             "task": self.task,
             "generation": self.manifest.generation,
@@ -272,6 +276,7 @@ def described(
     fields: Sequence[Field], structure: Structure, classes: Mapping[str, Sequence[str]]
 ) -> dict[str, Any]:
     """What datasets must share whose samples follow each other, in JSON's types."""
+    fields = [replace(field, sized=False) for field in fields]  # a matter of files
     return {
         "fields": {field.name: entry for field, entry in zip(fields, schema(fields), strict=True)},
         "order of fields": [field.name for field in fields],

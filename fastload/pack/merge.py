@@ -96,6 +96,9 @@ def _check_alike(first_path: str, first: Manifest, path: str, other: Manifest) -
                 m.fields, m.structure, {name: of.names for name, of in m.class_fields.items()}
             ),
             "groups": [[field.name for field in group.fields] for group in m.groups],
+            "images whose sizes are stored (pack older ones again)": [
+                field.name for field in m.fields if field.sized
+            ],
         }
         for m in (first, other)
     )

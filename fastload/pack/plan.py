@@ -14,7 +14,7 @@ import numpy as np
 
 from fastload import _core
 from fastload.formats.extents import Field
-from fastload.formats.fields import schema
+from fastload.formats.fields import as_written, schema
 from fastload.formats.shard import PROFILE, shard_layout
 from fastload.pack.sources.base import Ragged, Source, probed
 from fastload.structure import Structure, to_json
@@ -57,11 +57,26 @@ class Plan:
     splits: Splits = ()
 
     @classmethod
-    def of(cls, source: Source, shard_bytes: int, file_name: str, splits: Splits = ()) -> Plan:
-        """The plan for a source and shards of about that size."""
+    def of(
+        cls,
+        source: Source,
+        shard_bytes: int,
+        file_name: str,
+        splits: Splits = (),
+        fields: Sequence[Field] | None = None,
+    ) -> Plan:
+        """The plan for a source and shards of about that size.
+
+        Args:
+            source: Of the samples.
+            shard_bytes: What a shard is meant to hold.
+            file_name: Of a shard.
+            splits: Names and fractions.
+            fields: Those of the source as they are written; None as in new datasets.
+        """
         fitting = min(max(shard_bytes // max(source.sample_bytes, 1), 1), _LARGEST_SHARD_ROWS)
         return cls(
-            fields=source.fields,
+            fields=as_written(source.fields) if fields is None else tuple(fields),
             structure=source.structure,
             rows=source.rows,
             rows_each=1 << (fitting.bit_length() - 1),

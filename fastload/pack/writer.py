@@ -10,10 +10,11 @@ import numpy as np
 from fastload import _core
 from fastload.formats.extents import Field
 from fastload.formats.manifest import Skipped
-from fastload.formats.safetensors import OFFSETS, VALUES
+from fastload.formats.safetensors import OFFSETS, SIZES, VALUES
 from fastload.formats.shard import CRC_BLOCK_BYTES, Layout, shard_layout
 from fastload.pack.files import new_file, write_all
 from fastload.pack.sources.base import Advance, AnyColumn, Array, Part, Ragged, Rows, Streamed
+from fastload.pack.sources.image_headers import image_sizes
 
 _WRITEBACK_BYTES = 8 << 20
 
@@ -144,6 +145,8 @@ def _data(layout: Layout, columns: Sequence[AnyColumn | Streamed]) -> Iterator[m
         if isinstance(column, Ragged):
             arrays[field.name + OFFSETS] = column.offsets
             arrays[field.name + VALUES] = _as_stored(column.values, field)
+            if field.sized:
+                arrays[field.name + SIZES] = image_sizes(column.values, column.offsets)
         elif isinstance(column, Streamed):
             arrays[field.name] = column
         else:

@@ -35,7 +35,8 @@ SECONDS = 300  # fifty cases take one or two; then one of them hangs
 EDGES = [0, 1, -1, 2, 7, 8, 255, 2**31 - 1, 2**31, 2**32, 2**53, 2**62, 2**63 - 1, -(2**63)]
 ODD_VALUES: list[Any] = [*EDGES, 2**64, 10**30, 1.5, 1e300, True, None, "", "x", "\0", "é" * 40]
 ODD_VALUES += ["../x", "x" * 5000, [], {}, [[]], [-1], {"a": 1}, [0] * 100]
-ODD_VALUES += ["utf8", "ragged", "fixed", "float8_e5m2", "complex128", "bool", "datetime64[ns]"]
+ODD_VALUES += ["utf8", "ragged", "sized", "fixed", "float8_e5m2", "complex128", "bool"]
+ODD_VALUES += ["datetime64[ns]"]
 
 
 # --- What is damaged --------------------------------------------------------------------------

@@ -14,8 +14,8 @@ from fastload.formats.extents import Int64Array
 from fastload.pack.sources.base import Array
 from fastload.pack.sources.images import (
     BadRecordError,
+    check_image,
     decode,
-    open_image,
     pillow,
     pixels_of,
     ppm,
@@ -132,7 +132,7 @@ class ImageColumn(BetonColumn):
             pixels = np.frombuffer(content, np.uint8).reshape(height, width, 3)
             return Leaf(ppm(pixels), "uint8", "image") if self.encoded else self._sized(pixels)
         if self.encoded:
-            open_image(content)
+            check_image(content)
             return Leaf(content, "uint8", "image")
         return decode(content, self.size)
 

@@ -39,7 +39,7 @@ class Contents:
         """
         if f".{suffix}" in images.SUFFIXES:
             if self.encoded:
-                images.open_image(content)
+                images.check_image(content)
                 return Leaf(content, "uint8", "image")
             return images.decode(content, self.size)
         try:

@@ -31,6 +31,7 @@ from fastload.pack.sources.images import (
     SUFFIXES,
     BadRecordError,
     check_encoded,
+    check_image,
     decode,
     image_size,
     open_image,
@@ -284,7 +285,7 @@ def _open(root: str, path: str) -> Any:
 def _checked(root: str, path: str) -> bytes:
     """The bytes of a file that begins like an image."""
     content = _content(root, path)
-    open_image(content)
+    check_image(content)
     return content
 
 

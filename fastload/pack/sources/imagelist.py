@@ -56,7 +56,7 @@ class LabelledImages(Records):
             raise BadRecordError(f"there is no file {self.names[row]!r} in the folder") from error
         if not self.encoded:
             return images.decode(content, self.size), self.labels[row]
-        images.open_image(content)
+        images.check_image(content)
         return Leaf(content, "uint8", "image"), self.labels[row]
 
     def where(self, row: int) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 from fastload.errors import FormatError
 from fastload.pack.sources.base import Array
 from fastload.pack.sources.checks import check_counts
+from fastload.pack.sources.image_headers import image_size_of
 from fastload.pack.sources.kind import Option, library
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
@@ -93,6 +94,12 @@ def ppm(pixels: Array) -> bytes:
     """An image file that holds uint8 (height, width, 3) as they are, and opens everywhere."""
     height, width, _ = pixels.shape
     return b"P6 %d %d 255\n" % (width, height) + pixels.tobytes()
+
+
+def check_image(content: bytes) -> None:
+    """Raises BadRecordError unless the bytes begin like an image."""
+    if image_size_of(content) == (0, 0):
+        open_image(content)
 
 
 def unequal(a: tuple[str, int, int], b: tuple[str, int, int]) -> FormatError:

@@ -1,0 +1,33 @@
+"""Extents of plain columns, each of which lies in one piece in its files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fastload.formats.extents import Column, Extents, Field, Group, Source
+
+
+def single_group(
+    fields: Sequence[Field],
+    shard_rows: Sequence[int],
+    sources: Sequence[Source],
+    offsets: Sequence[Sequence[int]],
+    structure: Any,
+) -> Extents:
+    """Extents of densely packed columns, where each shard is one source.
+
+    Args:
+        fields: One per column.
+        shard_rows: Rows of each shard.
+        sources: One per shard.
+        offsets: For each field, where it starts in each source.
+        structure: Containers of a sample.
+    """
+    columns = tuple(
+        Column(field, field.row_bytes, tuple(sources), np.array(starts, np.int64))
+        for field, starts in zip(fields, offsets, strict=True)
+    )
+    return Extents((Group(np.array(shard_rows, np.int64), columns),), structure)
