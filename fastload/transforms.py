@@ -104,6 +104,7 @@ class DecodeImage:
 
     Args:
         size: (height, width) of the result. None: as stored; then all images of a batch must agree.
+            Of packed images it is known whether they do: they are decoded where they stay.
         mode: "RGB", "L" (grey, C = 1) or "RGBA".
         resize: None: the image is scaled to exactly `size`, as `Resize(size)` does. A number:
             the shorter side is scaled to it and the center of `size` is cut out, as

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,18 @@ def ragged() -> list[Any]:
         }
         for row in range(ROWS)
     ]
+
+
+def images() -> dict[str, tuple[bytes, tuple[int, int]]]:
+    """What `images` was packed from: files, the first bytes of images, and height and width."""
+    jpeg = b"\xff\xd8\xff\xe0\0\x02\xff\xc2\0\x11\x08" + struct.pack(">HH", 300, 400)
+    png = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + struct.pack(">II", 70_000, 1)
+    return {
+        "a/0.ppm": (b"P6 2 1 255\nfast!!", (1, 2)),
+        "a/1.jpg": (jpeg, (300, 400)),
+        "b/0.png": (png, (1, 70_000)),
+        "b/1.ppm": (b"P6 1 3 255\n" + bytes(range(9)), (3, 1)),
+    }
 
 
 GROUPS_ROWS = 7

@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import golden_v1
 import numpy as np
 import pytest
 import test_source_mds as mds
+from packing import content as contents_of
 from packing import encoded, noise, put, same_bytes
 from PIL import Image
 from torch.utils.data import ConcatDataset, Subset
@@ -208,6 +210,19 @@ def test_skipped_images_close_the_gaps(folder: Path, tmp_path: Path) -> None:
     assert (len(report.skipped), report.shards > 2) == (1, True)
     assert sizes(tmp_path / "out") == [size(n) for n in range(ROWS) if n != 1]
     assert not fastload.verify(tmp_path / "out").problems
+
+
+def test_golden_images_are_packed_in_the_same_way_and_read_for_ever(tmp_path: Path) -> None:
+    files, golden = golden_v1.images(), Path(__file__).parent / "golden/v1/images"
+    for name, (image, _) in files.items():
+        put(tmp_path / "in" / name, image)
+    fastload.pack(tmp_path / "in", tmp_path / "out", encoded=True, shard_size=100)
+    made, kept = contents_of(tmp_path / "out"), contents_of(golden)
+    manifests = [json.loads(each.pop("fastload.json")) | {"writer": ""} for each in (made, kept)]
+    assert manifests[0] == manifests[1]
+    assert made == kept
+    assert sizes(golden) == [of for _, of in files.values()]
+    assert [sample[0] for sample in fastload.open(golden)] == [c for c, _ in files.values()]
 
 
 # --- Decoded -----------------------------------------------------------------------------------
