@@ -202,6 +202,7 @@ def record(n: int) -> int:
         (25, b"image", ["two fields are named 'image'"]),
         (24 + 4 * DESCRIPTOR + 17 + 264, b"!", ["field 'a'", "dtype", "is not read"]),
         (24 + 4 * DESCRIPTOR + 17, b"\xff" * 8, ["field 'a'", "shape"]),
+        (24 + 4 * DESCRIPTOR + 17, struct.pack("<3Q", 0, 1 << 63, 1), ["field 'a'", "shape"]),
         (record(7) + 8, b"\x02", ["field 'image': sample 7 has the mode 2"]),
         (record(7) + 9, b"\x07", ["field 'image': sample 7 has 84 bytes", "something of 72"]),
         (record(7) + 13, struct.pack("<Q", 99), ["'image': sample 7", "byte 99, outside of"]),

@@ -197,7 +197,8 @@ class _Reader:
         try:
             ((_, described),) = json.loads(text.decode("ascii"))
             dtype = np.dtype(described)
-            if math.prod(shape) * dtype.itemsize >= 1 << 32:  # no page is larger
+            # No page is larger; nor can an array without numbers have an axis that is.
+            if math.prod(length or 1 for length in shape) * dtype.itemsize >= 1 << 32:
                 raise ValueError(f"its shape is {shape}")
         except (ValueError, TypeError) as error:
             raise self._bad(
