@@ -220,7 +220,7 @@ def _is_list(types: Any, kind: Any) -> bool:
 def _lengths(array: Any) -> Array:
     if hasattr(array.type, "list_size"):
         return np.full(len(array), array.type.list_size)
-    return np.diff(np.asarray(array.offsets))
+    return np.diff(numbers(array.offsets))
 
 
 def _column(array: Any, field: Field) -> AnyColumn:
@@ -277,8 +277,19 @@ def _values(array: Any, field: Field, shape: tuple[int, ...], rows: Array) -> Ar
         if pyarrow.types.is_date32(array.type):
             array = array.cast(pyarrow.int32())
         array = array.cast(pyarrow.int64())
-    numbers = array.to_numpy(zero_copy_only=False)
-    return stored(numbers.reshape(count, *shape), field)
+    return stored(numbers(array).reshape(count, *shape), field)
+
+
+def numbers(array: Any) -> Array:
+    """Numbers of which none is missing, as pyarrow holds them; its own `to_numpy` loads pandas."""
+    pyarrow = library("pyarrow", "parquet")
+    dtype = np.dtype(array.type.to_pandas_dtype())
+    if pyarrow.types.is_boolean(array.type):  # a bit each
+        array = array.cast(pyarrow.uint8())
+    _, buffer = array.buffers()
+    if buffer is None:
+        return np.zeros(0, dtype)
+    return np.frombuffer(buffer, dtype, len(array), array.offset * dtype.itemsize)
 
 
 def failure(path: str, what: str, error: Exception) -> FormatError:

@@ -14,6 +14,7 @@ import numpy as np
 from fastload.errors import FormatError
 from fastload.formats.extents import Int64Array
 from fastload.formats.files import AnyPath, absolute, suffix
+from fastload.pack.sources.arrow_columns import numbers
 from fastload.pack.sources.batches import BatchesSource, Reader, Unit, open_batches
 from fastload.pack.sources.kind import DTYPES, Kind, Option, files_of, library
 
@@ -187,7 +188,8 @@ def _check_integers(
     for of in table.schema:
         if of.type != pyarrow.float64() or of.name in dtypes:
             continue
-        large = np.flatnonzero(np.abs(table.column(of.name).to_numpy()) > 2.0**53)
+        values = numbers(table.column(of.name).combine_chunks().fill_null(0))
+        large = np.flatnonzero(np.abs(values) > 2.0**53)
         if len(large):
             texts = reader.parse(content, {of.name: pyarrow.string()}, unit).column(of.name)
             for row in large.tolist():
