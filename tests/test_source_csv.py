@@ -19,6 +19,7 @@ csv_source = importlib.import_module("fastload.pack.sources.csv")
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(csv_source, "_BLOCK_BYTES", 700)
+    monkeypatch.setattr(csv_source, "_INFERRED_BYTES", 1)
 
 
 def rows() -> list[dict[str, Any]]:
@@ -61,6 +62,28 @@ def test_a_folder_and_odd_line_ends(tmp_path: Path) -> None:
     fastload.pack(tmp_path / "in", tmp_path / "out")
     want = [{"a": 1, "b": "x"}, {"a": 2, "b": "y\r\n"}, {"a": 3, "b": "z"}]
     assert samples_of(tmp_path / "out") == want
+
+
+@pytest.mark.parametrize(
+    ("early", "late", "want"),
+    [
+        ("1", "2.5", "float64 []"),
+        ("0", "true", "bool []"),
+        ("1", "n/a", "uint8 [-1] (utf8)"),
+        ("2020-01-01", "2020-01-01 10:00:00", "int64 [] (datetime64[s])"),
+    ],
+)
+def test_what_a_column_holds_follows_from_several_blocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, early: str, late: str, want: str
+) -> None:
+    monkeypatch.setattr(csv_source, "_INFERRED_BYTES", 20_000)
+    (tmp_path / "a.csv").write_text("a,b\n" + f"{early},1\n" * 900 + f"{late},1\n" * 300)
+    fastload.pack(tmp_path / "a.csv", tmp_path / "out")
+    monkeypatch.setattr(csv_source, "_BLOCK_BYTES", 1 << 20)
+    fastload.pack(tmp_path / "a.csv", tmp_path / "one")
+    for out in ("out", "one"):
+        assert str(fastload.open(tmp_path / out).fields[0]) == want
+    assert samples_of(tmp_path / "out") == samples_of(tmp_path / "one")
 
 
 def test_dtypes_are_what_is_said(tmp_path: Path) -> None:

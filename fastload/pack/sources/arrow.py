@@ -23,7 +23,7 @@ _STATE = "state.json"
 class ArrowReader(Reader):
     """Units are record batches."""
 
-    def batches(self, unit: Unit, start: int, stop: int) -> Iterator[Any]:
+    def batches(self, unit: Unit, start: int, each: int, columns: Sequence[str]) -> Iterator[Any]:
         """The batch, mapped where it is not compressed."""
         pyarrow = library("pyarrow", "parquet")
         try:
@@ -36,7 +36,8 @@ class ArrowReader(Reader):
                 else:
                     batch = pyarrow.ipc.open_file(file).get_batch(unit.number)
                 batch.validate(full=True)
-                yield batch.slice(start, stop - start)
+                for row in range(start, batch.num_rows, each):
+                    yield batch.slice(row, each)
         except (pyarrow.ArrowException, OSError) as error:
             place = f"record batch {unit.number} (from row {unit.first} on)"
             raise FormatError(f"{unit.path}: {place} is damaged: {error}") from error

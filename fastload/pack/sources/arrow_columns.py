@@ -226,7 +226,7 @@ def _lengths(array: Any) -> Array:
 def _column(array: Any, field: Field) -> AnyColumn:
     pyarrow = library("pyarrow", "parquet")
     array = _plain(array)
-    _check_whole(array, field, np.arange(len(array)))
+    _check_whole(array, field)
     if field.logical in (TEXT, "bytes", "image", "audio"):
         if not pyarrow.types.is_large_binary(array.type):
             if _is_text(pyarrow.types, array.type):
@@ -242,42 +242,45 @@ def _column(array: Any, field: Field) -> AnyColumn:
             offsets = np.frombuffer(buffers[1], np.int64)[array.offset :][: len(array) + 1]
         values = np.frombuffer(buffers[2], np.uint8) if buffers[2] else np.zeros(0, np.uint8)
         return Ragged(values[offsets[0] : offsets[-1]], offsets - offsets[0])
-    rows = np.arange(len(array))
     if not field.ragged:
-        return _values(array, field, field.shape, rows)
-    lengths = _lengths(array)
-    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    return Ragged(_values(array.flatten(), field, field.shape, np.repeat(rows, lengths)), offsets)
+        return _values(array, field)
+    offsets = np.concatenate([[0], np.cumsum(_lengths(array))]).astype(np.int64)
+    try:
+        return Ragged(_values(array.flatten(), field), offsets)
+    except ColumnError as error:
+        row = int(np.searchsorted(offsets, error.row, "right")) - 1
+        raise ColumnError(row, str(error)) from None
 
 
-def _check_whole(array: Any, field: Field, rows: Array) -> None:
+def _check_whole(array: Any, field: Field, each: int = 1) -> None:
     if array.null_count:
         compute = library("pyarrow.compute", "parquet", "pyarrow")
-        row = compute.index(compute.is_null(array), True).as_py()
-        raise ColumnError(int(rows[row]), f"field {field.name!r}: the value is missing (null)")
+        place = compute.index(compute.is_null(array), True).as_py()
+        raise ColumnError(place // each, f"field {field.name!r}: the value is missing (null)")
 
 
-def _values(array: Any, field: Field, shape: tuple[int, ...], rows: Array) -> Array:
-    """The numbers of (nested) lists of fixed lengths; `rows` are those of the batch."""
+def _values(array: Any, field: Field) -> Array:
+    """The numbers of (nested) lists of fixed lengths; the rows of errors are those of `array`."""
     pyarrow = library("pyarrow", "parquet")
     count = len(array)
-    for length in shape:
+    each = 1  # what a row has become
+    for length in field.shape:
         wrong = np.flatnonzero(_lengths(array) != length)
         if len(wrong):
             raise ColumnError(
-                int(rows[wrong[0]]),
+                int(wrong[0]) // each,
                 f"field {field.name!r}: a list of {_lengths(array)[wrong[0]]} members, where the "
                 f"rows that were looked at have {length}; --ragged (ragged=) lets the first length "
                 "vary",
             )
-        array, rows = array.flatten(), np.repeat(rows, length)
-        _check_whole(array, field, rows)
-    _check_whole(array, field, rows)
+        array, each = array.flatten(), each * length
+        _check_whole(array, field, each)
+    _check_whole(array, field, each)
     if field.logical is not None:
         if pyarrow.types.is_date32(array.type):
             array = array.cast(pyarrow.int32())
         array = array.cast(pyarrow.int64())
-    return stored(numbers(array).reshape(count, *shape), field)
+    return stored(numbers(array).reshape(count, *field.shape), field)
 
 
 def numbers(array: Any) -> Array:

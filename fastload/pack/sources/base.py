@@ -78,14 +78,23 @@ class RaggedBuilder:
 
     def append(self, sample: bytes | Array) -> None:
         """Adds a sample: its bytes, or an array (length, *shape) of the storage dtype."""
-        self._data += sample if isinstance(sample, bytes) else sample.tobytes()
+        self._data += sample if isinstance(sample, bytes) else _bytes_of(sample)
         self._offsets.append(self._offsets[-1] + len(sample))
+
+    def extend(self, samples: Ragged) -> None:
+        """Adds samples that lie together."""
+        self._data += _bytes_of(samples.values)
+        self._offsets.frombytes((samples.offsets[1:] + self._offsets[-1]).tobytes())
 
     def finish(self) -> Ragged:
         """All samples; the builder must not be used any more."""
         shape = (self._offsets[-1], *self._field.shape)
         values = np.frombuffer(self._data, np.uint8).view(self._field.storage).reshape(shape)
         return Ragged(values, np.frombuffer(self._offsets, np.int64))
+
+
+def _bytes_of(values: Array) -> memoryview:
+    return np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
 
 
 @dataclass(frozen=True, eq=False)
@@ -232,20 +241,20 @@ class Collector:
 
     def __init__(self, of: Field, most: int) -> None:
         self._array = np.empty((0 if of.ragged else most, *of.shape), of.storage)
-        self._ragged = [Ragged(self._array[:0], np.zeros(1, np.int64))] if of.ragged else []
-        self._row = 0
+        self._ragged = RaggedBuilder(of)
+        self._is_ragged, self._row = of.ragged, 0
 
     def add(self, piece: AnyColumn) -> None:
         """Adds samples."""
         if isinstance(piece, Ragged):
-            self._ragged.append(piece)
+            self._ragged.extend(piece)
         else:
             self._array[self._row : self._row + len(piece)] = piece
             self._row += len(piece)
 
     def finish(self) -> AnyColumn:
         """All samples."""
-        return Ragged.concatenate(self._ragged) if self._ragged else self._array[: self._row]
+        return self._ragged.finish() if self._is_ragged else self._array[: self._row]
 
 
 def probed(rows: int) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import os
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,11 +16,14 @@ from fastload.formats.extents import Int64Array
 from fastload.pack.sources.arrow_columns import ArrowField, ArrowSchema, ColumnError
 from fastload.pack.sources.base import Advance, AnyColumn, Collector, Part, Ragged, Rows, Source
 
+_BATCH_BYTES = 1 << 20
+_BATCH_ROWS = 1 << 16
 _LOOKED_AT_UNITS = 8
-_LOOKED_AT_ROWS = 64
+_LOOKED_AT_ROWS = 64  # of a unit
+_LOOKED_AT_BYTES = 256 << 10  # likewise, if these are 8 rows
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Unit:
     """Rows of a file that can be read without what is before them.
 
@@ -44,8 +48,14 @@ class Reader(abc.ABC):
     """Reads units; pickled to the process that does it."""
 
     @abc.abstractmethod
-    def batches(self, unit: Unit, start: int, stop: int) -> Iterator[Any]:
-        """The rows [start, stop) of a unit, in record batches of some megabytes.
+    def batches(self, unit: Unit, start: int, each: int, columns: Sequence[str]) -> Iterator[Any]:
+        """The rows of a unit from `start` on, in record batches.
+
+        Args:
+            unit: To read.
+            start: The first row.
+            each: Rows of a batch, at most.
+            columns: The names of those that are needed; there may be more.
 
         Raises:
             FormatError: the file is damaged.
@@ -64,11 +74,13 @@ class BatchesPart(Part):
         reader: Of the units.
         ranges: Units, each with the range of its rows.
         fields: To read.
+        each: Rows that are read at once.
     """
 
     reader: Reader
     ranges: tuple[tuple[Unit, int, int], ...]
     fields: tuple[ArrowField, ...]
+    each: int
 
     def read(self, advance: Advance) -> Rows:
         """Reads the units one by one.
@@ -79,7 +91,7 @@ class BatchesPart(Part):
         count = sum(stop - start for _, start, stop in self.ranges)
         columns = [Collector(of.field, count) for of in self.fields]
         for unit, start, stop in self.ranges:
-            for row, batch in _rows(self.reader, unit, start, stop):
+            for row, batch in _rows(self, unit, start, stop):
                 made = _columns(self.reader, unit, row, batch, self.fields)
                 for column, piece in zip(columns, made, strict=True):
                     column.add(piece)
@@ -96,18 +108,20 @@ class TakenBatchesPart(Part):
         wanted: Units, each with the rows that are read of it, upwards.
         order: Where the rows go, in the order in which they are read.
         fields: To read.
+        each: Rows that are read at once.
     """
 
     reader: Reader
     wanted: tuple[tuple[Unit, Int64Array], ...]
     order: Int64Array
     fields: tuple[ArrowField, ...]
+    each: int
 
     def read(self, advance: Advance) -> Rows:
         """Reads the units that have such rows, and puts the rows in order."""
         columns = [Collector(of.field, len(self.order)) for of in self.fields]
         for unit, rows in self.wanted:
-            for first, batch in _rows(self.reader, unit, int(rows[0]), int(rows[-1]) + 1):
+            for first, batch in _rows(self, unit, int(rows[0]), int(rows[-1]) + 1):
                 here = rows[(rows >= first) & (rows < first + batch.num_rows)] - first
                 made = _columns(self.reader, unit, first, batch, self.fields)
                 for column, piece in zip(columns, made, strict=True):
@@ -119,15 +133,73 @@ class TakenBatchesPart(Part):
         return Rows([c.take(back) if isinstance(c, Ragged) else c[back] for c in done])
 
 
-def _rows(reader: Reader, unit: Unit, start: int, stop: int) -> Iterator[tuple[int, Any]]:
+def _rows(
+    part: BatchesPart | TakenBatchesPart, unit: Unit, start: int, stop: int
+) -> Iterator[tuple[int, Any]]:
     """The batches of a range, each with the number of its first row."""
-    row = start
-    for batch in reader.batches(unit, start, stop):
-        if batch.num_rows:
-            yield row, batch
-            row += batch.num_rows
-    if row != stop:
-        raise FormatError(f"{reader.where(unit, row)}: the file ends here, {stop - row} rows short")
+    columns = tuple(dict.fromkeys(field.keys[0] for field in part.fields))
+    reading = _Reading.of(part.reader, unit, part.each, columns, start)
+    while (row := reading.row) < stop:
+        batch = reading.next(stop)
+        if batch is None:
+            short = stop - row
+            raise FormatError(
+                f"{part.reader.where(unit, row)}: the file ends here, {short} rows short"
+            )
+        if row + batch.num_rows > start:
+            skip = max(start - row, 0)
+            yield row + skip, batch.slice(skip)
+    reading.leave()
+
+
+class _Reading:
+    """A unit that is being read, which goes on where it stopped.
+
+    A unit may be larger than a shard: what reads the next shard would have to decode it again
+    from its start, for each.
+    """
+
+    def __init__(self, key: object, batches: Iterator[Any], row: int, end: int) -> None:
+        self.row = row
+        self._key, self._batches, self._end = key, batches, end
+        self._rest: Any = None
+
+    @classmethod
+    def of(
+        cls, reader: Reader, unit: Unit, each: int, columns: tuple[str, ...], start: int
+    ) -> _Reading:
+        """What this thread left before `start`, or a new one."""
+        status = os.stat(unit.path)
+        version = status.st_ino, status.st_size, status.st_mtime_ns
+        key = reader, unit, each, columns, version
+        left, _left.reading = _left.reading, None
+        if left is not None and left._key == key and left.row <= start:
+            return left
+        return cls(key, reader.batches(unit, start, each, columns), start, unit.rows)
+
+    def next(self, stop: int) -> Any:
+        """The next batch, not beyond `stop`; None if there is no more."""
+        batch, self._rest = self._rest, None
+        while batch is None or not batch.num_rows:
+            if (batch := next(self._batches, None)) is None:
+                return None
+        if batch.num_rows > stop - self.row:
+            batch, self._rest = batch.slice(0, stop - self.row), batch.slice(stop - self.row)
+        self.row += batch.num_rows
+        return batch
+
+    def leave(self) -> None:
+        """Lets this thread go on here later, if there is more."""
+        _left.reading = self if self.row < self._end else None
+
+
+class _Left(threading.local):
+    """What a thread reads on in: at most one unit."""
+
+    reading: _Reading | None = None
+
+
+_left = _Left()
 
 
 def _columns(
@@ -149,6 +221,7 @@ class BatchesSource(Source):
     units: tuple[Unit, ...]
     ends: Int64Array
     columns: tuple[ArrowField, ...]
+    each: int
     shaping: dict[str, Any] = field(default_factory=dict)
 
     def part(self, start: int, stop: int) -> BatchesPart:
@@ -160,7 +233,7 @@ class BatchesSource(Source):
             first = end - unit.rows
             ranges.append((unit, start - first, min(stop, end) - first))
             start, number = min(stop, end), number + 1
-        return BatchesPart(self.reader, tuple(ranges), self.columns)
+        return BatchesPart(self.reader, tuple(ranges), self.columns, self.each)
 
     def take(self, indices: Int64Array) -> TakenBatchesPart:
         """The rows at `indices`; each unit that has one of them is read once."""
@@ -172,7 +245,7 @@ class BatchesSource(Source):
             unit = self.units[number]
             rows = upwards[numbers == number] - (int(self.ends[number]) - unit.rows)
             wanted.append((unit, rows))
-        return TakenBatchesPart(self.reader, tuple(wanted), order, self.columns)
+        return TakenBatchesPart(self.reader, tuple(wanted), order, self.columns, self.each)
 
     def paths(self) -> Sequence[str]:
         """The files."""
@@ -186,6 +259,10 @@ class BatchesSource(Source):
         """What shapes the samples."""
         return self.shaping
 
+    def close(self) -> None:
+        """Closes the file that this thread would have gone on in."""
+        _left.reading = None
+
 
 def open_batches(
     kind: str,
@@ -196,8 +273,20 @@ def open_batches(
     ragged: Sequence[str] = (),
     shaping: dict[str, Any] | None = None,
     notices: Sequence[str] = (),
+    row_bytes: int = 0,
 ) -> BatchesSource:
     """A source of units that have the columns of a pyarrow schema.
+
+    Args:
+        kind: Of the input.
+        reader: Of the units.
+        units: All of them.
+        schema: Their columns.
+        ragged: Columns whose lists vary in length, whatever the rows that are looked at have.
+        shaping: The options that shape the output, in JSON's types.
+        notices: As in `Source`.
+        row_bytes: What a row takes on average as far as the files say it; rows that are looked at
+            may say more.
 
     Raises:
         FormatError: a file is damaged.
@@ -205,10 +294,11 @@ def open_batches(
     """
     filled = [unit for unit in units if unit.rows]
     step = -(-len(filled) // _LOOKED_AT_UNITS) if filled else 1
+    some = min(max(_LOOKED_AT_BYTES // max(row_bytes, 1), 8), _LOOKED_AT_ROWS)
     looked_at = []
     for unit in filled[::step]:
-        batches = reader.batches(unit, 0, min(unit.rows, _LOOKED_AT_ROWS))
-        looked_at += [(unit, batch) for batch in batches if batch.num_rows]
+        batch = next(reader.batches(unit, 0, some, schema.names), None)
+        looked_at += [] if batch is None else [(unit, batch)]
     try:
         found = ArrowSchema.of(schema, [batch for _, batch in looked_at], ragged)
     except (TypeError, ValueError) as error:
@@ -222,6 +312,7 @@ def open_batches(
         if of.field.ragged:
             pieces = [_columns(reader, unit, 0, batch, [of])[0] for unit, batch in looked_at]
             mean += sum(p.values.nbytes for p in pieces if isinstance(p, Ragged)) // rows
+    sample_bytes = mean + sum(8 if of.field.ragged else of.field.row_bytes for of in found.fields)
     return BatchesSource(
         kind=kind,
         fields=tuple(of.field for of in found.fields),
@@ -234,6 +325,7 @@ def open_batches(
         units=tuple(filled),
         ends=np.cumsum([unit.rows for unit in filled], dtype=np.int64),
         columns=found.fields,
+        each=max(min(_BATCH_BYTES // max(row_bytes, sample_bytes, 1), _BATCH_ROWS), 1),
         shaping={**({"ragged": list(ragged)} if ragged else {}), **(shaping or {})},
     )
 

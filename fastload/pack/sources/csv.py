@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,11 @@ from fastload.pack.sources.batches import BatchesSource, Reader, Unit, open_batc
 from fastload.pack.sources.kind import DTYPES, Kind, Option, files_of, library
 
 _SUFFIXES = (".csv", ".tsv", ".tab")
-_BLOCK_BYTES = 8 << 20
+_BLOCK_BYTES = 1 << 20
+_INFERRED_BYTES = 8 << 20
+# What pyarrow takes a column for, if all of it can be read so; the first that fits.
+_INFERRED = ["int64", "bool", "date32[day]", "time32[s]", "timestamp[s]", "timestamp[ns]", "double"]
+_INFERRED += ["string", "binary"]
 _LONGEST_ROW = 256 << 20
 _ROW = re.compile(r"Row #(\d+)(?:: )?")
 
@@ -39,13 +44,12 @@ class CsvReader(Reader):
     delimiter: str
     types: tuple[str, ...]
 
-    def batches(self, unit: Unit, start: int, stop: int) -> Iterator[Any]:
+    def batches(self, unit: Unit, start: int, each: int, columns: Sequence[str]) -> Iterator[Any]:
         """Parses the whole block."""
         pyarrow = library("pyarrow", "parquet")
         types = [pyarrow.type_for_alias(name) for name in self.types]
-        content = _read(unit)
-        table = self.parse(content, dict(zip(self.names, types, strict=True)), unit)
-        yield from table.slice(start, stop - start).combine_chunks().to_batches()
+        table = self.parse(_read(unit), dict(zip(self.names, types, strict=True)), unit)
+        yield from table.combine_chunks().slice(start).to_batches(each)
 
     def parse(self, content: bytes, types: Mapping[str, Any], unit: Unit) -> Any:
         """The table of a block.
@@ -122,7 +126,7 @@ def open_csv(
         raise ValueError(f"delimiter must be one character, not {delimiter!r}")
     names: tuple[str, ...] = tuple(columns or ())
     reader = CsvReader(names, delimiter, ())
-    known: dict[str, Any] = {}
+    known: dict[str, Any] | None = None
     units: list[Unit] = []
     for file in paths:
         first, number = 0, 0
@@ -133,9 +137,9 @@ def open_csv(
                     raise FormatError(f"{paths[0]} and {file} differ in their columns")
                 names, reader = found, CsvReader(found, delimiter, ())
                 continue
+            if known is None:
+                known = _types(pyarrow, reader, _head(file, delimiter, unit), dict(dtypes or {}))
             content = _read(unit)
-            if not known:
-                known = _types(pyarrow, reader, content, unit, dict(dtypes or {}))
             table = reader.parse(content, known, unit)
             _check_integers(pyarrow, table, reader, content, unit, dtypes or {})
             rows = table.num_rows
@@ -143,7 +147,7 @@ def open_csv(
             first, number = first + rows, number + 1
     if not names:
         raise FormatError(f"{paths[0]}: there is no line of column names")
-    types = tuple(str(known.get(name, "string")) for name in names)
+    types = tuple(str((known or {}).get(name, "string")) for name in names)
     reader = CsvReader(names, delimiter, types)
     schema = pyarrow.schema(
         [(name, pyarrow.type_for_alias(of)) for name, of in zip(names, types, strict=True)]
@@ -152,10 +156,17 @@ def open_csv(
     return open_batches("csv", reader, units, schema, shaping=shaping)
 
 
+def _head(path: str, delimiter: str, first: Unit) -> list[Unit]:
+    """The blocks of the first megabytes."""
+    end = first.offset + _INFERRED_BYTES
+    blocks = _blocks(path, delimiter, (), first.offset)
+    return list(itertools.takewhile(lambda unit: unit.offset < end, blocks))
+
+
 def _types(
-    pyarrow: Any, reader: CsvReader, content: bytes, unit: Unit, dtypes: dict[str, Any]
+    pyarrow: Any, reader: CsvReader, head: Sequence[Unit], dtypes: dict[str, Any]
 ) -> dict[str, Any]:
-    """What the columns hold, as the first block has it, unless it is given."""
+    """What the columns hold, as some blocks have it, unless it is given."""
     given = {}
     for name, dtype in dtypes.items():
         if name not in reader.names:
@@ -168,12 +179,27 @@ def _types(
             given[name] = pyarrow.from_numpy_dtype(np.dtype(str(dtype).removeprefix("torch.")))
         except (TypeError, pyarrow.ArrowException) as error:
             raise ValueError(f"dtypes: {dtype!r} cannot be read from text") from error
-    table = reader.parse(content, given, unit)
-    known = {}
-    for of in table.schema:
-        empty = pyarrow.types.is_null(of.type)
-        known[of.name] = pyarrow.string() if empty else of.type
+    seen: dict[str, set[str]] = {name: set() for name in reader.names}
+    for unit in head:
+        for of in reader.parse(_read(unit), given, unit).schema:
+            seen[of.name] |= set() if pyarrow.types.is_null(of.type) else {str(of.type)}
+    known = dict(given)
+    for name, kinds in seen.items():
+        if name not in given:
+            fitting = (kind for kind in _INFERRED if _fits(pyarrow, reader, head, name, kind))
+            kind = kinds.pop() if len(kinds) == 1 else next(fitting) if kinds else "string"
+            known[name] = pyarrow.type_for_alias(kind)
     return known
+
+
+def _fits(pyarrow: Any, reader: CsvReader, head: Sequence[Unit], name: str, kind: str) -> bool:
+    """Whether a column of some blocks can be read so."""
+    try:
+        for unit in head:
+            reader.parse(_read(unit), {name: pyarrow.type_for_alias(kind)}, unit)
+    except FormatError:
+        return False
+    return True
 
 
 def _check_integers(
@@ -220,11 +246,14 @@ def _names(unit: Unit, delimiter: str) -> tuple[str, ...]:
     return names
 
 
-def _blocks(path: str, delimiter: str, names: tuple[str, ...] | None) -> Iterator[Unit]:
+def _blocks(
+    path: str, delimiter: str, names: tuple[str, ...] | None, offset: int = 0
+) -> Iterator[Unit]:
     """Whole rows of some megabytes each; before them, with -1 rows, the names of the columns."""
-    offset, rest = 0, b""
+    rest = b""
     is_named = names is not None
     with open(path, "rb", buffering=0) as file:
+        file.seek(offset)
         while True:
             piece = file.read(_BLOCK_BYTES)
             content = rest + piece

@@ -17,7 +17,7 @@ from fastload.pack.sources.records import Decoder, FileRecords, RecordsSource, o
 from fastload.pack.sources.tokenizer import Tokenizer, open_tokenizer
 
 _SUFFIXES = (".jsonl", ".ndjson")
-_BLOCK_BYTES = 8 << 20
+_BLOCK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)

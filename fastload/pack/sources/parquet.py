@@ -11,8 +11,8 @@ from fastload.formats.files import AnyPath, absolute
 from fastload.pack.sources.batches import BatchesSource, Reader, Unit, check_same, open_batches
 from fastload.pack.sources.kind import RAGGED, Kind, files_of, library
 
-_BATCH_BYTES = 8 << 20
-_READ_BYTES = 1 << 20
+_READ_BYTES = 4 << 20  # of all columns
+_SMALLEST_READ, _LARGEST_READ = 32 << 10, 1 << 20
 _SUFFIXES = (".parquet", ".pq")
 
 
@@ -20,22 +20,18 @@ _SUFFIXES = (".parquet", ".pq")
 class ParquetReader(Reader):
     """Units are row groups; checksums of pages are checked where files have them."""
 
-    row_bytes: int
-
-    def batches(self, unit: Unit, start: int, stop: int) -> Iterator[Any]:
+    def batches(self, unit: Unit, start: int, each: int, columns: Sequence[str]) -> Iterator[Any]:
         """Decodes the row group from its start on."""
         pyarrow = library("pyarrow", "parquet")
         row = 0
-        each = max(min(_BATCH_BYTES // max(self.row_bytes, 1), 1 << 16), 1)
         try:
-            with _open(unit.path) as file:
-                for batch in file.iter_batches(each, row_groups=[unit.number], use_threads=False):
+            with _open(unit.path, len(columns)) as file:
+                for batch in file.iter_batches(
+                    each, row_groups=[unit.number], columns=list(columns), use_threads=False
+                ):
                     if row + batch.num_rows > start:
-                        skip = max(start - row, 0)
-                        yield batch.slice(skip, stop - row - skip)
+                        yield batch.slice(max(start - row, 0))
                     row += batch.num_rows
-                    if row >= stop:
-                        return
         except (pyarrow.ArrowException, OSError) as error:
             place = f"row group {unit.number} (rows {unit.first} to {unit.first + unit.rows - 1})"
             raise FormatError(f"{unit.path}: {place} is damaged: {error}") from error
@@ -82,13 +78,20 @@ def open_parquet(
                 f"{file}: its footer says {metadata.num_rows} rows, its row groups {row}"
             )
     rows = sum(unit.rows for unit in units)
-    return open_batches("parquet", ParquetReader(size // max(rows, 1)), units, first, ragged=ragged)
+    row_bytes = size // max(rows, 1)
+    return open_batches(
+        "parquet", ParquetReader(), units, first, ragged=ragged, row_bytes=row_bytes
+    )
 
 
-def _open(path: str) -> Any:
+def _open(path: str, columns: int = 1) -> Any:
     parquet = library("pyarrow.parquet", "parquet", "pyarrow")
     return parquet.ParquetFile(
-        path, memory_map=False, buffer_size=_READ_BYTES, page_checksum_verification=True
+        path,
+        memory_map=False,
+        buffer_size=min(max(_READ_BYTES // max(columns, 1), _SMALLEST_READ), _LARGEST_READ),
+        pre_buffer=False,  # else a whole row group is in memory before its first row is decoded
+        page_checksum_verification=True,
     )
 
 
