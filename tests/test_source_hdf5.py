@@ -11,6 +11,7 @@ from packing import column, damaged, same_bytes, samples_of
 
 import fastload
 from fastload import _core
+from fastload.pack.sources import hdf5
 
 h5py = pytest.importorskip("h5py", reason="pip install 'fastload[hdf5]'")
 ROWS = 100
@@ -100,3 +101,28 @@ def test_text_that_is_not_utf_8_has_its_place(tmp_path: Path) -> None:
             texts = file.create_dataset("text", (ROWS,), h5py.string_dtype())
             texts[place] = b"\xff\xfe"
         damaged(path, tmp_path / "out", "a.h5: dataset 'text': 'utf-8' codec")
+
+
+def test_a_chunk_that_shards_share_stays_decompressed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, x = tmp_path / "a.h5", np.arange(64 * 96 * 256).reshape(64, 96, 256)
+    with h5py.File(path, "w") as file:
+        chunks = (64, 96, 128)
+        file.create_dataset("x", data=x, chunks=chunks, compression="lzf")
+        file.create_dataset("plain", data=x[:, 0], chunks=(64, 256))
+    caches = []
+    opened = hdf5._Opened.dataset
+
+    def looked_at(self: hdf5._Opened, name: str) -> object:
+        dataset = opened(self, name)
+        caches.append((name, dataset.id.get_access_plist().get_chunk_cache()[1]))
+        return dataset
+
+    monkeypatch.setattr(hdf5._Opened, "dataset", looked_at)
+    fastload.pack(path, tmp_path / "out", shard_size=x.nbytes // 8, workers=1)
+    np.testing.assert_array_equal(column(tmp_path / "out", "x"), x)
+    assert {size >= x.nbytes for name, size in caches if name == "x"} == {True}
+    assert {size < x.nbytes for name, size in caches if name == "plain"} == {True}
+    with h5py.File(path, "r+") as file:  # which is refused if it is still open
+        file["x"][0] = 0

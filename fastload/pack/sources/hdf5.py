@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import math
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -22,6 +24,9 @@ from fastload.structure import Structure
 _SUFFIXES = (".h5", ".hdf5", ".hdf")
 _MAGIC = b"\x89HDF\r\n\x1a\n"
 _MEAN_ROWS = 64
+_READ_BYTES = 1 << 20
+_MOST_CACHED_BYTES = 256 << 20  # of chunks beside each other
+_CHUNK_SLOTS = 10007  # some times the chunks that are kept, and prime
 
 
 @dataclass(frozen=True)
@@ -45,8 +50,8 @@ class Hdf5Column(Column):
         made = Collector(self.field, max(stop - start, 0))
         for path, length in zip(self.files, self.lengths, strict=True):
             first, last = max(start, 0), min(stop, length)
-            if first < last:
-                made.add(self._column(path, slice(first, last)))
+            for row in range(first, last, self._each):
+                made.add(self._column(path, slice(row, min(row + self._each, last))))
             start, stop = start - length, stop - length
         return made.finish()
 
@@ -67,11 +72,16 @@ class Hdf5Column(Column):
         done = made.finish()
         return done.take(back) if isinstance(done, Ragged) else done[back]
 
+    @property
+    def _each(self) -> int:
+        """Samples that are read at once, because they may be converted then."""
+        return max(_READ_BYTES // max(self.field.row_bytes + self.mean, 1), 1)
+
     def _column(self, path: str, rows: Any) -> AnyColumn:
-        h5py = library("h5py", "hdf5")
+        status = os.stat(path)
+        version = status.st_ino, status.st_size, status.st_mtime_ns
         try:
-            with h5py.File(path, "r") as file:
-                values = file[self.name][rows]
+            values = _opened(path, version).dataset(self.name)[rows]
         except (OSError, KeyError, RuntimeError) as error:
             if isinstance(error, OSError) and error.errno:
                 raise
@@ -90,6 +100,41 @@ class Hdf5Column(Column):
         """Names and sizes of the files, and the dataset."""
         sizes = [[os.path.basename(path), os.path.getsize(path)] for path in self.files]
         return [self.name, sizes]
+
+
+class _Opened:
+    """A file that stays open from one shard to the next, with the chunks that were read last."""
+
+    def __init__(self, path: str) -> None:
+        self._h5py = library("h5py", "hdf5")
+        self._file = self._h5py.File(path, "r")
+        self._datasets: dict[str, Any] = {}
+
+    def dataset(self, name: str) -> Any:
+        """A dataset. Chunks that its samples share with others are kept, if they are compressed.
+
+        A chunk may be larger than a shard: each shard would decompress it again.
+        """
+        if name not in self._datasets:
+            found = self._file[name]
+            if found.chunks is not None and found.id.get_create_plist().get_nfilters():
+                chunk = math.prod(found.chunks) * found.dtype.itemsize
+                beside = zip(found.shape[1:], found.chunks[1:], strict=True)
+                count = math.prod(-(-length // own) for length, own in beside)
+                cached = max(min(count * chunk, _MOST_CACHED_BYTES), chunk, _READ_BYTES)
+                access = self._h5py.h5p.create(self._h5py.h5p.DATASET_ACCESS)
+                access.set_chunk_cache(_CHUNK_SLOTS, cached, 0.75)
+                del found  # while it is open, its cache stays as it is
+                opened = self._h5py.h5d.open(self._file.id, name.encode(), access)
+                found = self._h5py.Dataset(opened)
+            self._datasets[name] = found
+        return self._datasets[name]
+
+
+@functools.lru_cache(maxsize=1)
+def _opened(path: str, version: tuple[int, int, int]) -> _Opened:
+    """The file, opened anew if it has changed."""
+    return _Opened(path)
 
 
 def _column(path: str, name: str, values: Array, field: Field) -> AnyColumn:
@@ -162,7 +207,9 @@ def open_hdf5(path: AnyPath, *, strict: bool = False) -> ColumnsSource:
         Hdf5Column(field, sum(lengths), name, files, tuple(lengths), means.get(name, 0))
         for name, field in found.items()
     ]
-    return columns_source("hdf5", columns, _structure(list(found)))
+    made = columns_source("hdf5", columns, _structure(list(found)))
+    made.resources.callback(_opened.cache_clear)
+    return made
 
 
 def _structure(names: list[str]) -> Structure:
