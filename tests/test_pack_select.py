@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import importlib
 import json
 import os
 from pathlib import Path
@@ -221,6 +222,28 @@ def test_the_sample_is_named_behind_images_that_were_left_out(tmp_path: Path) ->
     assert "'u1'" in message
     message = refused(tmp_path / "in", tmp_path / "out", cast={"label": "uint8"}, workers=1)
     assert "sample 256: field 'label': 256 does not fit uint8" in message
+
+
+@pytest.mark.parametrize("piece_bytes", [64, 1 << 20])
+def test_the_sample_is_named_behind_lines_that_were_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece_bytes: int
+) -> None:
+    """Also where the fields that are not picked are read in pieces."""
+    monkeypatch.setattr(
+        importlib.import_module("fastload.pack.select"), "_PIECE_BYTES", piece_bytes
+    )
+    lines = [json.dumps({"a": n if n != 77 else 300, "b": "x" * 20}) for n in range(100)]
+    lines[5] = lines[40] = "{"
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    report = fastload.pack(tmp_path / "a.jsonl", tmp_path / "out", fields=["a"])
+    want = [n if n != 77 else 300 for n in range(100) if n not in (5, 40)]
+    assert column(tmp_path / "out", "a").tolist() == want
+    assert [skipped.path for skipped in report.skipped] == [
+        f"a.jsonl: line {n + 1}, at byte {sum(len(line) + 1 for line in lines[:n])}"
+        for n in (5, 40)
+    ]
+    options = {"fields": ["a"], "cast": {"a": "uint8"}}
+    assert "sample 77:" in refused(tmp_path / "a.jsonl", tmp_path / "no", **options)
 
 
 @pytest.mark.parametrize(

@@ -112,6 +112,10 @@ def texts(rows: int) -> Any:
     return pyarrow.table({"t": [piece[: ROW // 2].hex() for piece in pieces(rows)]})
 
 
+def two_columns(rows: int) -> Any:
+    return texts(rows).append_column("y", [list(range(rows))])
+
+
 def parquet_of(table: Callable[[int], Any], group: int) -> Write:
     def write_parquet(path: Path, rows: int) -> Path:
         parquet = pytest.importorskip("pyarrow.parquet", reason="pip install 'fastload[parquet]'")
@@ -231,8 +235,11 @@ def anonymous(pid: int) -> int:
         return int(re.findall(r"RssAnon:\s+(\d+) kB", file.read())[0]) << 10
 
 
-def packed(write: Write, options: dict[str, Any], path: Path) -> int:
-    """The most that packing an input takes beside what packing a small one has left."""
+def packed(write: Write, options: dict[str, Any], path: Path) -> tuple[int, int]:
+    """What packing an input takes at most, beside what packing a small one has left.
+
+    And the bytes that it writes.
+    """
     inputs = []
     for rows in (FEW, ROWS):
         folder = path / str(rows)
@@ -251,16 +258,28 @@ def packed(write: Write, options: dict[str, Any], path: Path) -> int:
             most = max(most, anonymous(child.pid))
         _, stored, pandas = json.loads(child.stdout.readline())
     assert child.returncode == 0
-    assert stored > 0.9 * SHARDS * SHARD
     assert not pandas, "which takes long to import"
-    return most - before
+    return most - before, stored
 
 
 @pytest.mark.parametrize("name", WRITERS)
 def test_memory_is_that_of_two_shards(name: str, tmp_path: Path) -> None:
-    most = packed(*WRITERS[name], tmp_path)
+    most, stored = packed(*WRITERS[name], tmp_path)
+    assert stored > 0.9 * SHARDS * SHARD
     assert most < 2 * SHARD + MORE, f"{most / 2**20:.1f} MiB"
 
 
 def test_an_input_that_is_read_at_once_is_seen(tmp_path: Path) -> None:
-    assert packed(write_fortran_npz, {}, tmp_path) > 0.9 * SHARDS * SHARD
+    most, _ = packed(write_fortran_npz, {}, tmp_path)
+    assert most > 0.9 * SHARDS * SHARD
+
+
+@pytest.mark.parametrize(
+    ("name", "field"), [("csv", "y"), ("lmdb", "key"), ("parquet of a narrow column", "y")]
+)
+def test_fields_that_are_left_out_take_no_more(name: str, field: str, tmp_path: Path) -> None:
+    """One shard holds all samples of what is left of them."""
+    write = parquet_of(two_columns, 64) if name.startswith("parquet") else WRITERS[name][0]
+    most, stored = packed(write, {"fields": [field]}, tmp_path)
+    assert stored < SHARD / 8
+    assert most < 2 * SHARD + MORE, f"{most / 2**20:.1f} MiB"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,6 @@ from fastload import _core
 from fastload.formats.extents import Field, Int64Array
 from fastload.formats.manifest import Skipped
 from fastload.pack.cast import CastError, cast, parse_casts
-from fastload.pack.sources.arrays import ColumnsSource
 from fastload.pack.sources.base import (
     Advance,
     AnyColumn,
@@ -156,13 +156,22 @@ class _Shuffled(_Wrapper):
 
 @dataclass(frozen=True, kw_only=True)
 class _Picked(_Wrapper):
+    """Some fields of an input, which may read the others, too: not more samples than `each`."""
+
     columns: tuple[int, ...]
+    each: int
 
     def part(self, start: int, stop: int) -> Part:
-        return _PickedPart(self.inner.part(start, stop), self.columns)
+        bounds = [*range(start, stop, self.each), stop]
+        return self._part([self.inner.part(*pair) for pair in itertools.pairwise(bounds)])
 
     def take(self, indices: Int64Array) -> Part:
-        return _PickedPart(self.inner.take(indices), self.columns)
+        pieces = range(0, len(indices), self.each)
+        return self._part([self.inner.take(indices[n : n + self.each]) for n in pieces])
+
+    def _part(self, parts: list[Part]) -> Part:
+        picked = [_PickedPart(part, self.columns) for part in parts]
+        return picked[0] if len(picked) == 1 else _Pieces(tuple(picked), self.fields, self.each)
 
     def choice(self) -> dict[str, Any]:
         return {"fields": [field.name for field in self.fields]}
@@ -182,6 +191,27 @@ class _PickedPart(Part):
         return None if columns is None else [columns[n] for n in self.columns]
 
 
+@dataclass(frozen=True)
+class _Pieces(Part):
+    """Parts that follow each other, of `each` samples but the last."""
+
+    parts: tuple[Part, ...]
+    fields: tuple[Field, ...]
+    each: int
+
+    def read(self, advance: Advance) -> Rows:
+        columns = [Collector(field, len(self.parts) * self.each) for field in self.fields]
+        skipped: list[Skipped] = []
+        places: list[int] = []
+        for number, part in enumerate(self.parts):
+            rows = part.read(advance)
+            for column, piece in zip(columns, rows.columns, strict=True):
+                column.add(piece)
+            skipped += rows.skipped
+            places += [number * self.each + place for place in rows.places]
+        return Rows([column.finish() for column in columns], tuple(skipped), tuple(places))
+
+
 def _picked(source: Source, names: list[str]) -> Source:
     own = [field.name for field in source.fields]
     for name in names:
@@ -195,15 +225,16 @@ def _picked(source: Source, names: list[str]) -> Source:
         "fields": fields,
         "structure": _kept(source.structure, columns),
         "classes": {n: of for n, of in source.classes.items() if own.index(n) in columns},
-        "ragged_bytes": source.ragged_bytes if any(field.ragged for field in fields) else 0,
     }
-    inner: Source = source
-    places: Sequence[int] = columns
-    if isinstance(source, ColumnsSource):  # these read each field by itself
-        read = tuple(source.columns[n] for n in columns)
-        changed["ragged_bytes"] = sum(column.mean_bytes() for column in read)
-        inner, places = dataclasses.replace(source, fields=fields, columns=read), range(len(fields))
-    return _Picked(**_like(source) | changed, inner=inner, columns=tuple(places))
+    picked = source.pick(columns)
+    if picked is not None:
+        changed["ragged_bytes"] = picked.ragged_bytes
+        places, each = list(range(len(columns))), max(source.rows, 1)
+    else:
+        changed["ragged_bytes"] = source.ragged_bytes if any(of.ragged for of in fields) else 0
+        places, each = columns, max(_PIECE_BYTES // max(source.sample_bytes, 1), 1)
+    of = picked or source
+    return _Picked(**_like(source) | changed, inner=of, columns=tuple(places), each=each)
 
 
 def _is_in(field: str, name: str) -> bool:

@@ -174,6 +174,13 @@ class ColumnsSource(Source):
         """The samples at `indices`."""
         return TakenColumnsPart(self.columns, indices)
 
+    def pick(self, columns: Sequence[int]) -> ColumnsSource:
+        """The same with these columns."""
+        read = tuple(self.columns[number] for number in columns)
+        fields = tuple(column.field for column in read)
+        mean = sum(column.mean_bytes() for column in read)
+        return replace(self, fields=fields, columns=read, ragged_bytes=mean)
+
     def is_copied(self) -> bool:
         """Nearly always."""
         return True

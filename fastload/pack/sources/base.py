@@ -186,6 +186,13 @@ class Source(abc.ABC):
         parts = tuple(self.part(index, index + 1) for index in indices.tolist())
         return TakenPart(self.fields, parts)
 
+    def pick(self, columns: Sequence[int]) -> Source | None:
+        """The same samples of these fields alone, whose structure and classes are not used.
+
+        None if they are read with the others in any case.
+        """
+        return None
+
     def random_access(self) -> Source:
         """The same samples, where `take` does not read a stream again and again."""
         return self

@@ -6,7 +6,7 @@ import abc
 import os
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -215,13 +215,24 @@ def _columns(
 
 @dataclass(frozen=True, kw_only=True)
 class BatchesSource(Source):
-    """Tables of equal columns, one after the other."""
+    """Tables of equal columns, one after the other.
+
+    Attributes:
+        reader: Of the units.
+        units: Which are not empty.
+        ends: int64 (units): the rows up to the end of each.
+        columns: To read.
+        means: What each takes in a sample on average, where it is ragged.
+        row_bytes: The least that a row takes.
+        shaping: The options that shape the output, in JSON's types.
+    """
 
     reader: Reader
     units: tuple[Unit, ...]
     ends: Int64Array
     columns: tuple[ArrowField, ...]
-    each: int
+    means: tuple[int, ...]
+    row_bytes: int
     shaping: dict[str, Any] = field(default_factory=dict)
 
     def part(self, start: int, stop: int) -> BatchesPart:
@@ -233,7 +244,7 @@ class BatchesSource(Source):
             first = end - unit.rows
             ranges.append((unit, start - first, min(stop, end) - first))
             start, number = min(stop, end), number + 1
-        return BatchesPart(self.reader, tuple(ranges), self.columns, self.each)
+        return BatchesPart(self.reader, tuple(ranges), self.columns, self._each)
 
     def take(self, indices: Int64Array) -> TakenBatchesPart:
         """The rows at `indices`; each unit that has one of them is read once."""
@@ -245,7 +256,26 @@ class BatchesSource(Source):
             unit = self.units[number]
             rows = upwards[numbers == number] - (int(self.ends[number]) - unit.rows)
             wanted.append((unit, rows))
-        return TakenBatchesPart(self.reader, tuple(wanted), order, self.columns, self.each)
+        return TakenBatchesPart(self.reader, tuple(wanted), order, self.columns, self._each)
+
+    @property
+    def _each(self) -> int:
+        """Rows of a batch."""
+        row_bytes = max(self.row_bytes, self.sample_bytes, 1)
+        return max(min(_BATCH_BYTES // row_bytes, _BATCH_ROWS), 1)
+
+    def pick(self, columns: Sequence[int]) -> BatchesSource:
+        """The same with these columns."""
+        read = tuple(self.columns[number] for number in columns)
+        means = tuple(self.means[number] for number in columns)
+        return replace(
+            self,
+            fields=tuple(of.field for of in read),
+            columns=read,
+            means=means,
+            ragged_bytes=sum(means),
+            row_bytes=0,
+        )
 
     def paths(self) -> Sequence[str]:
         """The files."""
@@ -307,12 +337,11 @@ def open_batches(
     if not found.fields:
         raise FormatError(f"{units[0].path if units else kind}: there are no columns")
     rows = max(sum(batch.num_rows for _, batch in looked_at), 1)
-    mean = 0
+    means = []
     for of in found.fields:
-        if of.field.ragged:
-            pieces = [_columns(reader, unit, 0, batch, [of])[0] for unit, batch in looked_at]
-            mean += sum(p.values.nbytes for p in pieces if isinstance(p, Ragged)) // rows
-    sample_bytes = mean + sum(8 if of.field.ragged else of.field.row_bytes for of in found.fields)
+        looked = looked_at if of.field.ragged else []
+        pieces = [_columns(reader, unit, 0, batch, [of])[0] for unit, batch in looked]
+        means.append(sum(p.values.nbytes for p in pieces if isinstance(p, Ragged)) // rows)
     return BatchesSource(
         kind=kind,
         fields=tuple(of.field for of in found.fields),
@@ -320,12 +349,13 @@ def open_batches(
         rows=sum(unit.rows for unit in units),
         classes=found.classes,
         notices=tuple(notices),
-        ragged_bytes=mean,
+        ragged_bytes=sum(means),
         reader=reader,
         units=tuple(filled),
         ends=np.cumsum([unit.rows for unit in filled], dtype=np.int64),
         columns=found.fields,
-        each=max(min(_BATCH_BYTES // max(row_bytes, sample_bytes, 1), _BATCH_ROWS), 1),
+        means=tuple(means),
+        row_bytes=row_bytes,
         shaping={**({"ragged": list(ragged)} if ragged else {}), **(shaping or {})},
     )
 
