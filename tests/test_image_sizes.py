@@ -33,6 +33,7 @@ from fastload.formats.image_sizes import size_extents
 from fastload.formats.safetensors import read_header
 from fastload.native import native_extents
 from fastload.pack import plan, writer
+from fastload.pack.sources import imagefolder
 from fastload.pack.sources.image_headers import image_size_of, image_sizes
 
 ROWS = 12
@@ -266,6 +267,7 @@ def test_sizes_never_change_a_batch(
 
     with monkeypatch.context() as patched:
         patched.setattr(writer, "image_sizes", mistaken)
+        patched.setattr(imagefolder.ImagesPart, "stream", lambda self, advance: None)
         fastload.pack(tmp_path / "eq", tmp_path / "wrong", encoded=True, workers=1)
         patched.setattr(plan, "as_written", tuple)
         fastload.pack(tmp_path / "eq", tmp_path / "older", encoded=True)

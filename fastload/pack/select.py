@@ -19,12 +19,13 @@ from fastload.pack.cast import CastError, cast, parse_casts
 from fastload.pack.sources.base import (
     Advance,
     AnyColumn,
+    AnyStreamed,
     Collector,
     Part,
     Ragged,
     Rows,
     Source,
-    Streamed,
+    StreamedRagged,
 )
 from fastload.structure import Structure, is_leaf, map_leaves, pruned
 
@@ -186,9 +187,14 @@ class _PickedPart(Part):
         rows = self.inner.read(advance)
         return dataclasses.replace(rows, columns=[rows.columns[n] for n in self.columns])
 
-    def stream(self, advance: Advance) -> Sequence[AnyColumn | Streamed] | None:
+    def stream(self, advance: Advance) -> Sequence[AnyStreamed] | None:
         columns = self.inner.stream(advance)
-        return None if columns is None else [columns[n] for n in self.columns]
+        if columns is None:
+            return None
+        left = [columns[n] for n in range(len(columns)) if n not in self.columns]
+        if any(isinstance(column, StreamedRagged) for column in left):  # tells what is skipped
+            return None
+        return [columns[n] for n in self.columns]
 
 
 @dataclass(frozen=True)

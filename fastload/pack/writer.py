@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import itertools
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,9 +13,19 @@ from fastload import _core
 from fastload.formats.extents import Field
 from fastload.formats.manifest import Skipped
 from fastload.formats.safetensors import OFFSETS, SIZES, VALUES
-from fastload.formats.shard import CRC_BLOCK_BYTES, Layout, shard_layout
+from fastload.formats.shard import CRC_BLOCK_BYTES, Layout, Tensor, shard_layout
 from fastload.pack.files import new_file, write_all
-from fastload.pack.sources.base import Advance, AnyColumn, Array, Part, Ragged, Rows, Streamed
+from fastload.pack.sources.base import (
+    Advance,
+    AnyColumn,
+    AnyStreamed,
+    Array,
+    Part,
+    Ragged,
+    Streamed,
+    StreamedRagged,
+    UnstreamableError,
+)
 from fastload.pack.sources.image_headers import image_sizes
 
 _WRITEBACK_BYTES = 8 << 20
@@ -66,11 +78,16 @@ class ShardJob:
         Raises:
             OSError: with the path of the shard, if it cannot be written; nothing is left of it.
         """
-        if (columns := self.part.stream(advance)) is not None:
-            rows = Rows(())
-        else:
-            rows = self.part.read(advance)
-            columns = rows.columns
+        columns = self.part.stream(advance)
+        if columns is not None:
+            try:
+                return self._write(columns)
+            except UnstreamableError:
+                pass
+        rows = self.part.read(advance)
+        return self._write(rows.columns, rows.skipped)
+
+    def _write(self, columns: Sequence[AnyStreamed], skipped: tuple[Skipped, ...] = ()) -> Written:
         count, totals = len(columns[0]), totals_of(columns)
         class_counts = tuple(
             tuple(np.bincount(labels, minlength=number).tolist())
@@ -78,19 +95,20 @@ class ShardJob:
             if isinstance(labels := columns[column], np.ndarray)
         )
         if count == 0:
-            return Written(0, 0, 0, rows.skipped, class_counts, totals)
+            return Written(0, 0, 0, skipped, class_counts, totals)
         layout = shard_layout(self.fields, count, totals)
         crc = write_shard(self.path, layout, self.dataset, self.shard, columns)
-        return Written(count, layout.file_bytes, crc, rows.skipped, class_counts, totals)
+        return Written(count, layout.file_bytes, crc, skipped, class_counts, totals)
 
 
-def totals_of(columns: Sequence[AnyColumn | Streamed]) -> tuple[int, ...]:
+def totals_of(columns: Sequence[AnyStreamed]) -> tuple[int, ...]:
     """The elements of each ragged column."""
-    return tuple(len(column.values) for column in columns if isinstance(column, Ragged))
+    ragged = [column for column in columns if isinstance(column, (Ragged, StreamedRagged))]
+    return tuple(int(column.offsets[-1]) for column in ragged)
 
 
 def write_shard(
-    path: str, layout: Layout, dataset: str, shard: int, columns: Sequence[AnyColumn | Streamed]
+    path: str, layout: Layout, dataset: str, shard: int, columns: Sequence[AnyStreamed]
 ) -> int:
     """Writes a shard and gives the CRC-32C of the file.
 
@@ -100,15 +118,16 @@ def write_shard(
         dataset: The id of the dataset.
         shard: The number of the shard.
         columns: An array for each field, contiguous and of its storage dtype; or what is `Ragged`
-            or `Streamed`.
+            or streamed.
 
     Raises:
         OSError: with `path`; nothing is left of the shard.
+        UnstreamableError: as the columns; likewise.
     """
     header = memoryview(layout.header(dataset, shard))
     with new_file(path) as descriptor:
         write_all(descriptor, header)
-        crcs = _write_blocks(descriptor, len(header), _data(layout, columns))
+        crcs = _write_data(descriptor, layout, columns)
         header_crc = _core.crc32c(header)
         tail = np.array([header_crc, *crcs], "<u4").tobytes()
         data_bytes = layout.file_bytes - layout.data_start - layout.crc.begin
@@ -138,26 +157,55 @@ def read_columns(path: str, layout: Layout) -> list[AnyColumn]:
     return columns
 
 
-def _data(layout: Layout, columns: Sequence[AnyColumn | Streamed]) -> Iterator[memoryview]:
-    """The bytes of the data section before the checksums."""
-    arrays: dict[str, Array | Streamed] = {}
+def _write_data(descriptor: int, layout: Layout, columns: Sequence[AnyStreamed]) -> list[int]:
+    """Writes the data section but the checksums, which it gives.
+
+    What lies before streamed images is written behind them: their sizes are known only then.
+    """
+    contents = _contents(layout, columns)
+    tensors = layout.tensors[: layout.tensors.index(layout.crc)]
+    streamed = (isinstance(contents.get(tensor.name), StreamedRagged) for tensor in tensors)
+    split = next(itertools.compress(itertools.count(), streamed), 0)
+    begin = tensors[split].begin if tensors else 0
+    late = _write_blocks(descriptor, layout.data_start, begin, _pieces(tensors[split:], contents))
+    early = _write_blocks(descriptor, layout.data_start, 0, _pieces(tensors[:split], contents))
+    if early and late and begin % CRC_BLOCK_BYTES:  # they share a block
+        first, (crc, size_bytes) = early.pop()[0], late.pop(0)
+        early.append((_core.crc32c_combine(first, crc, size_bytes), 0))
+    os.lseek(descriptor, layout.data_start + layout.crc.begin, os.SEEK_SET)
+    return [crc for crc, _ in (*early, *late)]
+
+
+def _contents(
+    layout: Layout, columns: Sequence[AnyStreamed]
+) -> dict[str, Array | Streamed | StreamedRagged]:
+    """What the tensors of the data section hold, by their names."""
+    contents: dict[str, Array | Streamed | StreamedRagged] = {}
     for field, column in zip(layout.fields, columns, strict=True):
-        if isinstance(column, Ragged):
-            arrays[field.name + OFFSETS] = column.offsets
-            arrays[field.name + VALUES] = _as_stored(column.values, field)
+        if isinstance(column, (Ragged, StreamedRagged)):
+            contents[field.name + OFFSETS] = column.offsets
+        if isinstance(column, StreamedRagged):
+            contents[field.name + VALUES], contents[field.name + SIZES] = column, column.sizes
+        elif isinstance(column, Ragged):
+            contents[field.name + VALUES] = _as_stored(column.values, field)
             if field.sized:
-                arrays[field.name + SIZES] = image_sizes(column.values, column.offsets)
+                contents[field.name + SIZES] = image_sizes(column.values, column.offsets)
         elif isinstance(column, Streamed):
-            arrays[field.name] = column
+            contents[field.name] = column
         else:
-            arrays[field.name] = _as_stored(column, field)
-    for tensor in layout.tensors:
-        if tensor is layout.crc:
-            return
-        content = arrays.get(tensor.name)
+            contents[field.name] = _as_stored(column, field)
+    return contents
+
+
+def _pieces(
+    tensors: Sequence[Tensor], contents: Mapping[str, Array | Streamed | StreamedRagged]
+) -> Iterator[memoryview]:
+    """The bytes of some tensors; what is none of the contents is a pad."""
+    for tensor in tensors:
+        content = contents.get(tensor.name)
         if content is None:
             yield memoryview(bytes(tensor.size_bytes))
-        elif isinstance(content, Streamed):
+        elif isinstance(content, (Streamed, StreamedRagged)):
             yield from content.pieces
         else:
             yield content.reshape(-1).view(np.uint8).data
@@ -168,23 +216,31 @@ def _as_stored(array: Array, field: Field) -> Array:
     return array.view(np.uint8) != 0 if field.dtype == "bool" else array
 
 
-def _write_blocks(descriptor: int, start: int, pieces: Iterable[memoryview]) -> list[int]:
-    """Writes the pieces one after the other and gives the checksum of each block of them.
+def _write_blocks(
+    descriptor: int, start: int, begin: int, pieces: Iterable[memoryview]
+) -> list[tuple[int, int]]:
+    """Writes pieces one after the other, and gives checksum and size of what is in each block.
 
     The disk is given work as soon as there is some, so that little is left to wait for at the end.
+
+    Args:
+        descriptor: Of the file.
+        start: The byte of the file where the first block begins.
+        begin: Behind it, where the pieces begin.
+        pieces: To write.
     """
-    crcs: list[int] = []
-    room = 0
-    begun = end = start
+    crcs: list[tuple[int, int]] = []
+    os.lseek(descriptor, start + begin, os.SEEK_SET)
+    begun = end = start + begin
     for piece in pieces:
         while piece:
-            if room == 0:
-                crcs.append(0)
-                room = CRC_BLOCK_BYTES
+            room = CRC_BLOCK_BYTES - (end - start) % CRC_BLOCK_BYTES
+            if not crcs or room == CRC_BLOCK_BYTES:
+                crcs.append((0, 0))
             chunk, piece = piece[:room], piece[room:]
-            crcs[-1] = _core.crc32c(chunk, crcs[-1])
+            crc, size_bytes = crcs[-1]
+            crcs[-1] = _core.crc32c(chunk, crc), size_bytes + len(chunk)
             write_all(descriptor, chunk)
-            room -= len(chunk)
             end += len(chunk)
         if end - begun >= _WRITEBACK_BYTES:
             _core.start_writeback(descriptor, begun, end - begun)

@@ -15,6 +15,7 @@ from fastload.formats.extents import Field, Int64Array
 from fastload.pack.sources.base import (
     Advance,
     AnyColumn,
+    AnyStreamed,
     Array,
     Collector,
     Part,
@@ -138,9 +139,11 @@ class ColumnsPart(Part):
         advance(self.stop - self.start)
         return Rows(columns)
 
-    def stream(self, advance: Advance) -> list[AnyColumn | Streamed]:
+    def stream(self, advance: Advance) -> list[AnyStreamed]:
         """The range of each column."""
-        columns = [column.streamed(self.start, self.stop) for column in self.columns]
+        columns: list[AnyStreamed] = [
+            column.streamed(self.start, self.stop) for column in self.columns
+        ]
         advance(self.stop - self.start)
         return columns
 

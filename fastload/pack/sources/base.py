@@ -113,7 +113,31 @@ class Streamed:
         return self.rows
 
 
+@dataclass(frozen=True, eq=False)
+class StreamedRagged:
+    """A column of encoded images that is read while it is written.
+
+    Attributes:
+        offsets: As those of `Ragged`.
+        pieces: Its bytes, in order; each piece is valid until the next one is asked for. Raises
+            `UnstreamableError` if they are not what the part seemed to be.
+        sizes: uint32 (samples, 2): height and width of each; known when all pieces were taken.
+    """
+
+    offsets: Int64Array
+    pieces: Iterator[memoryview]
+    sizes: Array
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+
+class UnstreamableError(Exception):
+    """A part cannot be streamed after all; it must be read at once."""
+
+
 AnyColumn = Array | Ragged
+AnyStreamed = AnyColumn | Streamed | StreamedRagged
 
 
 @dataclass(frozen=True)
@@ -139,7 +163,7 @@ class Part(abc.ABC):
     def read(self, advance: Advance) -> Rows:
         """Reads the samples; `advance` is told of the progress."""
 
-    def stream(self, advance: Advance) -> Sequence[AnyColumn | Streamed] | None:
+    def stream(self, advance: Advance) -> Sequence[AnyStreamed] | None:
         """The columns of a part of which nothing is skipped, some to be read while written.
 
         None if they are to be read at once.

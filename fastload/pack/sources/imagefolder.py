@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-import stat
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,13 +17,16 @@ from fastload.formats.files import AnyPath, absolute
 from fastload.formats.manifest import Skipped
 from fastload.pack.sources.base import (
     Advance,
+    AnyStreamed,
     Array,
     Part,
     RaggedBuilder,
     Rows,
     Source,
+    StreamedRagged,
     probed,
 )
+from fastload.pack.sources.image_files import read_image, stream_images
 from fastload.pack.sources.images import (
     ENCODED,
     RESIZE,
@@ -99,9 +101,23 @@ class ImagesPart(Part):
         images = encoded.finish() if self.image.ragged else pixels[:row]
         return Rows((images, labels[:row]), tuple(skipped), tuple(places))
 
+    def stream(self, advance: Advance) -> Sequence[AnyStreamed] | None:
+        """The files as they are, if that is what is wanted."""
+        if not self.image.ragged:
+            return None
+        paths = [os.path.join(self.root, path) for path, _ in self.items]
+        lengths = [os.stat(path).st_size for path in paths]
+        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        sizes = np.zeros((len(paths), 2), np.uint32)
+        labels = np.array([label for _, label in self.items], np.int64)
+        pieces = stream_images(paths, lengths, sizes, advance)
+        return [StreamedRagged(offsets, pieces, sizes), labels]
+
     def _decode(self, path: str) -> Array:
         height, width, _ = self.image.shape
-        pixels = decode(_content(self.root, path), None if self.first else (height, width))
+        pixels = decode(
+            read_image(os.path.join(self.root, path)), None if self.first else (height, width)
+        )
         if pixels.shape != self.image.shape:
             first = f"{self.root}/{self.first}", height, width
             raise unequal(first, (f"{self.root}/{path}", pixels.shape[0], pixels.shape[1]))
@@ -279,22 +295,14 @@ def _mean_bytes(root: str, items: list[Item]) -> int:
 
 def _open(root: str, path: str) -> Any:
     """The image with its header read, whatever its suffix says."""
-    return open_image(_content(root, path))
+    return open_image(read_image(os.path.join(root, path)))
 
 
 def _checked(root: str, path: str) -> bytes:
     """The bytes of a file that begins like an image."""
-    content = _content(root, path)
+    content = read_image(os.path.join(root, path))
     check_image(content)
     return content
-
-
-def _content(root: str, path: str) -> bytes:
-    full = os.path.join(root, path)
-    if not stat.S_ISREG(os.stat(full).st_mode):  # reading a pipe would wait for ever
-        raise BadRecordError("not a file")
-    with open(full, "rb") as file:
-        return file.read()
 
 
 KIND = Kind(
