@@ -306,3 +306,14 @@ def test_readme_shows_the_committed_results(
     copy.write_text((ROOT / "README.md").read_text())
     module.main(copy)
     assert copy.read_text() == (ROOT / "README.md").read_text(), "run benchmarks/report.py"
+
+
+def test_pack_encoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = load("bench_pack_encoded", monkeypatch)
+    monkeypatch.setattr(module, "CLASSES", 3)
+    monkeypatch.setattr(module, "DIFFERENT", 2)
+    result = module.measure(0, tmp_path, rounds=1)
+    assert result["images"] == 3
+    for cache in ("warm", "cold"):
+        assert set(result[cache]["ratios"]) == {"pack 1 / cat", "pack 2 / cat"}
+        assert min(result[cache]["ratios"].values()) > 0
