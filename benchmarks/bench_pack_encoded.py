@@ -28,7 +28,7 @@ from PIL import Image
 import fastload
 from fastload.bench.timing import digits, median_ratio, take_turns
 
-IMAGES = 8_000
+IMAGES = 16_000
 CLASSES = 100
 DIFFERENT = 32
 WORKERS = (1, 2)

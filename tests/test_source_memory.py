@@ -126,11 +126,12 @@ def parquet_of(table: Callable[[int], Any], group: int) -> Write:
     return write_parquet
 
 
-def arrow_of(table: Callable[[int], Any], rows_each: int) -> Write:
+def arrow_of(table: Callable[[int], Any], rows_each: int, compression: str | None = None) -> Write:
     def write_arrow(path: Path, rows: int) -> Path:
         made = table(rows)
         pyarrow = pytest.importorskip("pyarrow", reason="pip install 'fastload[parquet]'")
-        with pyarrow.ipc.new_stream(path / "a.arrow", made.schema) as writer:
+        options = pyarrow.ipc.IpcWriteOptions(compression=compression)
+        with pyarrow.ipc.new_stream(path / "a.arrow", made.schema, options=options) as writer:
             writer.write_table(made, max_chunksize=rows_each)
         return path / "a.arrow"
 
@@ -219,6 +220,7 @@ WRITERS: dict[str, tuple[Write, dict[str, Any]]] = {
     "parquet of texts": (parquet_of(texts, ROWS), {}),
     "arrow": (arrow_of(tables, ROWS), {}),
     "arrow of texts": (arrow_of(texts, 64), {}),
+    "compressed arrow": (arrow_of(texts, ROWS // SHARDS, "zstd"), {}),
     "csv": (write_csv, {}),
     "jsonl": (write_jsonl, {}),
     "tar": (write_tar, {}),

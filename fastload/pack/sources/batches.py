@@ -15,6 +15,7 @@ from fastload.errors import FormatError
 from fastload.formats.extents import Int64Array
 from fastload.pack.sources.arrow_columns import ArrowField, ArrowSchema, ColumnError
 from fastload.pack.sources.base import Advance, AnyColumn, Collector, Part, Ragged, Rows, Source
+from fastload.pack.sources.kind import library
 
 _BATCH_BYTES = 1 << 20
 _BATCH_ROWS = 1 << 16
@@ -328,7 +329,9 @@ def open_batches(
     looked_at = []
     for unit in filled[::step]:
         batch = next(reader.batches(unit, 0, some, schema.names), None)
-        looked_at += [] if batch is None else [(unit, batch)]
+        if batch is not None and batch.num_rows:
+            fitting = max(_LOOKED_AT_BYTES * batch.num_rows // max(batch.nbytes, 1), 8)
+            looked_at.append((unit, _copied(batch.slice(0, fitting))))
     try:
         found = ArrowSchema.of(schema, [batch for _, batch in looked_at], ragged)
     except (TypeError, ValueError) as error:
@@ -358,6 +361,16 @@ def open_batches(
         row_bytes=row_bytes,
         shaping={**({"ragged": list(ragged)} if ragged else {}), **(shaping or {})},
     )
+
+
+def _copied(batch: Any) -> Any:
+    """Some rows without the memory of those that they were read with."""
+    pyarrow = library("pyarrow", "parquet")
+    rows = pyarrow.py_buffer(np.arange(batch.num_rows))
+    try:
+        return batch.take(pyarrow.Array.from_buffers(pyarrow.int64(), batch.num_rows, [None, rows]))
+    except pyarrow.ArrowNotImplementedError:  # of a type that it cannot copy so
+        return batch
 
 
 def check_same(kind: str, path: str, schema: Any, first_path: str, first: Any) -> None:
