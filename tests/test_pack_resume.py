@@ -69,6 +69,20 @@ def test_workers_end_with_the_process_that_started_them(tmp_path: Path) -> None:
     wait_for(lambda: not any(child.is_running() for child in children))
 
 
+def test_the_job_of_a_worker_that_was_killed_is_done_by_another(tmp_path: Path) -> None:
+    out, clean = tmp_path / "out", tmp_path / "clean"
+    clean.mkdir()
+    assert finish(start(clean, 1))[0] == 0
+    process = start(tmp_path, 2)
+    for shard in (1, 5):
+        wait_for((out / f"shard-{shard:06d}.safetensors").exists)
+        for child in psutil.Process(process.pid).children():
+            child.kill()
+    code, stderr = finish(process)
+    assert code == 0, stderr
+    assert same_bytes(out, clean / "out")
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_ctrl_c_keeps_what_is_finished(tmp_path: Path, workers: int) -> None:
     out = tmp_path / "out"

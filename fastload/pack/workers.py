@@ -16,16 +16,17 @@ import subprocess
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any
 
+from fastload.pack.failures import Failure
 from fastload.pack.sources.base import Advance
 from fastload.pack.writer import ShardJob, Written
 
 _REPORT_SECONDS = 0.1
+_MOST_DEATHS = 3  # of one job
 _LARGEST_OBJECT_BYTES = 1 << 20
 _START = (
     "import sys; sys.path[:] = sys.argv[2:]; "
@@ -38,39 +39,95 @@ def run_jobs(
 ) -> Iterator[tuple[int, Written]]:
     """Runs numbered jobs and gives their results as they are done.
 
+    The job of a process that dies is given to a fresh one, until three have died of it.
+
     Args:
         jobs: Each is made when a process is free for it.
         workers: Processes; with one, this process does it all.
-        advance: Told how many samples more were read.
+        advance: Told how many samples more were read; of a process that died, that they were not.
         keep_open: A descriptor that the processes hold, too, as long as they live.
 
     Raises:
-        RuntimeError: a process died.
+        RuntimeError: processes died.
         Exception: the first error of a job, with the traceback of its process as the cause.
     """
     if workers == 1:
         for number, job in jobs:
             yield number, job.run(advance)
         return
+    remaining = iter(jobs)
     with contextlib.ExitStack() as stack:
         idle = [stack.enter_context(_Worker(keep_open)) for _ in range(workers)]
-        busy: dict[Any, tuple[_Worker, int]] = {}
-        remaining = iter(jobs)
+        busy: dict[Connection, tuple[_Worker, _Task]] = {}
+        orphaned: list[_Task] = []
+
+        def bury(worker: _Worker, task: _Task) -> None:
+            advance(-task.read)
+            task.note_death(worker.death())
+            orphaned.append(task)
+            idle.append(stack.enter_context(_Worker(keep_open)))
+
         while True:
-            while idle and (following := next(remaining, None)) is not None:
-                worker, (number, job) = idle.pop(), following
-                worker.send(job)
-                busy[worker.connection] = worker, number
+            while idle and (task := _following(orphaned, remaining)) is not None:
+                worker = idle.pop()
+                if worker.send(task.job):
+                    busy[worker.connection] = worker, task
+                else:
+                    bury(worker, task)
             if not busy:
                 return
             for connection in wait(list(busy)):
-                worker, number = busy[connection]
-                if isinstance(message := worker.receive(), Written):
-                    idle.append(worker)
-                    del busy[connection]
-                    yield number, message
-                else:
+                assert isinstance(connection, Connection)
+                worker, task = busy[connection]
+                message = worker.receive()
+                if isinstance(message, int):
+                    task.read += message
                     advance(message)
+                    continue
+                del busy[connection]
+                if message is None:
+                    bury(worker, task)
+                else:
+                    idle.append(worker)
+                    yield task.number, message
+
+
+@dataclass
+class _Task:
+    """A job on its way.
+
+    Attributes:
+        number: Of the job.
+        job: To be done.
+        read: Samples that the process has reported.
+        deaths: Processes that have died of it.
+    """
+
+    number: int
+    job: ShardJob
+    read: int = 0
+    deaths: int = 0
+
+    def note_death(self, how: str) -> None:
+        """Counts one more process that died.
+
+        Raises:
+            RuntimeError: it is not worth another one.
+        """
+        self.read = 0
+        self.deaths += 1
+        if self.deaths == _MOST_DEATHS:
+            name = os.path.basename(self.job.path)
+            raise RuntimeError(
+                f"{name}: {self.deaths} worker processes died of it, the last with {how}"
+            )
+
+
+def _following(orphaned: list[_Task], remaining: Iterator[tuple[int, ShardJob]]) -> _Task | None:
+    if orphaned:
+        return orphaned.pop()
+    following = next(remaining, None)
+    return None if following is None else _Task(*following)
 
 
 def can_travel(value: object) -> bool:
@@ -100,16 +157,6 @@ class _Limited:
         return len(data)
 
 
-class _RemoteTraceback(Exception):
-    """Shows where in the other process an error arose."""
-
-
-@dataclass(frozen=True)
-class _Failure:
-    error: Exception
-    text: str
-
-
 class _Worker:
     """The near end of a process."""
 
@@ -135,27 +182,33 @@ class _Worker:
         self._process.kill()
         self._process.wait()
 
-    def send(self, job: ShardJob) -> None:
+    def send(self, job: ShardJob) -> bool:
+        """Gives it a job; tells whether it lives."""
+        content = pickle.dumps(job)
         try:
-            self.connection.send_bytes(pickle.dumps(job))
-        except OSError as error:
-            raise self._death() from error
+            self.connection.send_bytes(content)
+        except OSError:
+            return False
+        return True
 
-    def receive(self) -> Written | int:
+    def receive(self) -> Written | int | None:
+        """The result of its job, or how many samples more it has read; None if it died."""
         try:
-            message = pickle.loads(self.connection.recv_bytes())
-        except (EOFError, OSError) as error:
-            raise self._death() from error
-        if isinstance(message, _Failure):
-            raise message.error from _RemoteTraceback(f"\n{message.text}")
+            content = self.connection.recv_bytes()
+        except (EOFError, OSError):
+            return None
+        message = pickle.loads(content)
+        if isinstance(message, Failure):
+            message.raise_here()
         assert isinstance(message, (Written, int))
         return message
 
-    def _death(self) -> RuntimeError:
+    def death(self) -> str:
+        """How it died, and what may help."""
         code = self._process.wait()
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         hint = "; too little memory? try fewer workers" if code == -signal.SIGKILL else ""
-        return RuntimeError(f"a worker process died ({how}){hint}")
+        return f"{how}{hint}"
 
 
 def serve(descriptor: int) -> None:
@@ -169,7 +222,7 @@ def serve(descriptor: int) -> None:
         try:
             answer = pickle.dumps(pickle.loads(content).run(report.advance))
         except Exception as error:
-            answer = _pickled_failure(error)
+            answer = pickle.dumps(Failure.of(error))
         report.flush()
         connection.send_bytes(answer)
 
@@ -180,16 +233,6 @@ def _receive_jobs(connection: Connection, jobs: queue.SimpleQueue[bytes]) -> Non
         while True:
             jobs.put(connection.recv_bytes())
     os._exit(1)
-
-
-def _pickled_failure(error: Exception) -> bytes:
-    text = traceback.format_exc()
-    try:
-        pickled = pickle.dumps(_Failure(error, text))
-        pickle.loads(pickled)
-    except Exception:  # an exception with a constructor of its own
-        return pickle.dumps(_Failure(RuntimeError(f"{type(error).__name__}: {error}"), text))
-    return pickled
 
 
 class _Report:
