@@ -158,6 +158,20 @@ def test_datasets_by_name(
     capfd.readouterr()
 
 
+def test_a_dataset_by_name_is_made_once_for_each_pack(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "counted.py").write_text(
+        "made = []\ndef dataset():\n    made.append(len(made))\n    return [len(made)] * 100\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for number in (1, 2):
+        out = tmp_path / f"{number}"
+        fastload.pack("counted:dataset", out, workers=1, shard_size=160)
+        assert column(out).tolist() == [number] * 100
+    del sys.modules["counted"]
+
+
 def test_progress_reaches_the_end(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.arange(1000))
     for workers in (1, 2):

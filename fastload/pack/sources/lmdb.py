@@ -15,6 +15,7 @@ from fastload.formats.extents import Int64Array
 from fastload.formats.files import AnyPath, absolute
 from fastload.pack.sources.images import BadRecordError
 from fastload.pack.sources.kind import RAGGED, Candidate, Kind, Option, library
+from fastload.pack.sources.latest import latest, new_opening
 from fastload.pack.sources.records import OpenFiles, Records, RecordsSource, open_records
 
 _DATA = "data.mdb"
@@ -30,11 +31,13 @@ class Entries(Records):
         path: Of the folder or file.
         keys: In their order.
         decoder: `module:function` of key and value, or None.
+        opening: Of the environment.
     """
 
     path: str
     keys: tuple[bytes, ...]
     decoder: str | None
+    opening: str
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -44,7 +47,7 @@ class Entries(Records):
         key = self.keys[row]
         lmdb = library("lmdb", "lmdb")
         try:
-            with _environment(self.path).begin() as transaction:
+            with _environment(self.path, self.opening).begin() as transaction:
                 value = transaction.get(key)
         except lmdb.Error as error:
             raise FormatError(f"{self.where(row)}: {error}") from error
@@ -75,8 +78,8 @@ class Entries(Records):
         return [os.path.join(self.path, _DATA) if is_folder else self.path]
 
 
-@functools.lru_cache(maxsize=1)
-def _environment(path: str) -> Any:
+@latest
+def _environment(path: str, opening: str) -> Any:
     lmdb = library("lmdb", "lmdb")
     return lmdb.open(
         path, subdir=os.path.isdir(path), readonly=True, lock=False, readahead=False, create=False
@@ -119,9 +122,9 @@ def open_lmdb(
     os.stat(os.path.join(full, _DATA) if os.path.isdir(full) else full)
     if decoder is not None:
         _decoder(decoder)
-    _environment.cache_clear()  # it may be another one by now
+    opening = new_opening()
     try:
-        environment = _environment(full)
+        environment = _environment(full, opening)
         _check_size(full, environment)
         with environment.begin() as transaction:
             with transaction.cursor() as cursor:
@@ -132,7 +135,7 @@ def open_lmdb(
     if len(keys) != count:
         raise FormatError(f"{full}: says that it has {count} entries, but {len(keys)} are there")
     shaping = {} if decoder is None else {"decoder": decoder}
-    records = Entries(full, keys, decoder)
+    records = Entries(full, keys, decoder, opening)
     return open_records("lmdb", records, strict=strict, ragged=ragged, shaping=shaping)
 
 

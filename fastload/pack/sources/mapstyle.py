@@ -7,13 +7,14 @@ import importlib
 import operator
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fastload.dataset import Dataset, PackedDataset
 from fastload.formats.extents import Extents, FileSource, Int64Array
 from fastload.pack.sources.base import Advance, Part, Rows, Source, probed
 from fastload.pack.sources.kind import Kind
+from fastload.pack.sources.latest import latest, new_opening
 from fastload.pack.sources.leaves import Leaf, field_of_leaves, mean_bytes, read_leaf
 from fastload.pack.sources.samples import SampleCollector, leaves_of, template_of
 from fastload.structure import (
@@ -43,14 +44,15 @@ class Named:
     """A dataset as `module:object`, made in each process that reads it."""
 
     name: str
+    opening: str = field(default_factory=new_opening)
 
     def load(self) -> Any:
         """The dataset; a class or function is called for it, once in each process."""
-        return _load(self.name)
+        return _load(self.name, self.opening)
 
 
-@functools.lru_cache(maxsize=1)
-def _load(name: str) -> Any:
+@latest
+def _load(name: str, opening: str) -> Any:
     module, _, path = name.partition(":")
     found: Any = operator.attrgetter(path)(importlib.import_module(module))
     if isinstance(found, type) or not hasattr(found, "__getitem__"):

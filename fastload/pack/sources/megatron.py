@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from fastload.formats.tokens import TokenFile, read_files
 from fastload.pack.sources.arrays import Column, ColumnsSource, columns_source
 from fastload.pack.sources.base import Ragged, read_array, stored
 from fastload.pack.sources.kind import Candidate, Kind
+from fastload.pack.sources.latest import latest, new_opening
 
 _FIELD = "tokens"
 
@@ -29,16 +29,18 @@ class DocumentsColumn(Column):
         path: The file or folder that was given.
         files: The `.bin` files.
         mean: Bytes of a document, on average.
+        opening: Of the indices.
     """
 
     path: str
     files: tuple[str, ...]
     mean: int
+    opening: str
 
     def read(self, start: int, stop: int) -> Ragged:
         """Reads the documents [start, stop), which lie side by side in each file."""
         pieces = [Ragged(np.zeros(0, self.field.storage), np.zeros(1, np.int64))]
-        for file, bounds in _documents(self.path):
+        for file, bounds in _documents(self.path, self.opening):
             rows = len(bounds) - 1
             first, last = max(start, 0), min(stop, rows)
             if first < last:
@@ -64,8 +66,8 @@ class DocumentsColumn(Column):
         return [[os.path.basename(path), os.path.getsize(path)] for path in self.paths()]
 
 
-@functools.lru_cache(maxsize=1)
-def _documents(path: str) -> list[tuple[TokenFile, Int64Array]]:
+@latest
+def _documents(path: str, opening: str) -> list[tuple[TokenFile, Int64Array]]:
     found = []
     for file in read_files(path):
         if file.documents is None:
@@ -84,15 +86,15 @@ def open_megatron(path: AnyPath, *, strict: bool = False) -> ColumnsSource:
         OSError: a file cannot be read.
     """
     full = absolute(path)
-    _documents.cache_clear()  # the files may have changed since they were packed last
-    found = _documents(full)
+    opening = new_opening()
+    found = _documents(full, opening)
     rows = sum(len(bounds) - 1 for _, bounds in found)
     field = Field(_FIELD, found[0][0].dtype, (), True)
     tokens = sum(file.count for file, _ in found)
     mean = tokens * field.row_bytes // max(rows, 1)
     files = tuple(file.source.path for file, _ in found)
     return columns_source(
-        "megatron", [DocumentsColumn(field, rows, full, files, mean)], {_FIELD: 0}
+        "megatron", [DocumentsColumn(field, rows, full, files, mean, opening)], {_FIELD: 0}
     )
 
 
