@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +17,14 @@ from fastload.formats.packed import MANIFEST, read_manifest
 from fastload.pack.folder import SHARD_FILE, OutputFolder, files_of
 from fastload.pack.opening import open_input
 from fastload.pack.plan import SHARD_BYTES, Plan, digest, parse_splits, split_rows, stamp_of
-from fastload.pack.shards import Group, Progress, write_shards
+from fastload.pack.shards import (
+    Group,
+    Progress,
+    Workers,
+    check_travels,
+    chosen_workers,
+    write_shards,
+)
 from fastload.pack.sources.base import Source
 from fastload.pack.sources.checks import check_counts
 
@@ -75,6 +83,7 @@ def pack(
     dry_run: bool = False,
     shard_size: int = SHARD_BYTES,
     workers: int | None = None,
+    executor: Executor | None = None,
     progress: Callable[[Progress], None] | None = None,
     **options: Any,
 ) -> PackReport:
@@ -128,6 +137,10 @@ def pack(
         workers: Processes; None takes one per CPU core and no more than there are shards, for files
             that are merely copied one per 4 GiB. A dataset that another process cannot make, and an
             `.npz` file, are read in this process.
+        executor: Writes the shards instead, on threads, processes or other hosts: a pool of
+            `concurrent.futures`, Dask's `client.get_executor()`, or one of `fastload.pack.engines`.
+            Its workers need input, output and fastload as this process has them; docs/pack.md tells
+            more. A dataset is called by several threads at once if they are threads.
         progress: Called now and then.
         **options: More of the kind, as docs/pack.md lists them.
 
@@ -137,12 +150,14 @@ def pack(
         FileExistsError: `out` is in the way; nothing was changed.
         OSError: a file cannot be read or written; `out` is incomplete and can be resumed.
         ValueError: with `resume`, input or options are not those of the incomplete pack.
+        RuntimeError: workers died, or those of the executor cannot take part.
         ValueError, TypeError, KeyError: arguments or samples that cannot be packed.
 
     Example:
         >>> fastload.pack({"x": images, "y": labels}, "data/train")  # doctest: +SKIP
     """
-    check_counts(shard_size=shard_size, workers=1 if workers is None else workers)
+    check_counts(shard_size=shard_size)
+    by = chosen_workers(workers, executor)
     if resume and overwrite:
         raise ValueError("resume continues what is there, overwrite replaces it: choose one")
     splits, folder = parse_splits(split), OutputFolder(out)
@@ -166,6 +181,7 @@ def pack(
     with closing(folder), closing(chosen):
         if overwrite:
             folder.check_inputs(chosen.paths())
+        check_travels(chosen, by)
         plan = Plan.of(chosen, shard_size, SHARD_FILE, splits)
         notices = [*chosen.notices, *_about_splits(chosen, plan, shuffle)]
         if dry_run:
@@ -181,10 +197,10 @@ def pack(
         if folder.has_manifest():  # it stays until the new one is complete
             replaced = _replaced(folder)
             fresh = folder.replacement()
-            manifest = _write(chosen, plan, fresh, False, workers, progress)
+            manifest = _write(chosen, plan, fresh, False, by, progress)
             folder.adopt(replaced)
         else:
-            manifest = _write(chosen, plan, folder, resume, workers, progress)
+            manifest = _write(chosen, plan, folder, resume, by, progress)
         return report_on(folder.path, manifest, notices)
 
 
@@ -193,7 +209,7 @@ def _write(
     plan: Plan,
     folder: OutputFolder,
     resume: bool,
-    workers: int | None,
+    workers: Workers,
     progress: Callable[[Progress], None] | None,
 ) -> Manifest:
     described = plan.describe()

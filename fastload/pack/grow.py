@@ -6,6 +6,7 @@ import itertools
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,7 +21,15 @@ from fastload.pack.folder import OutputFolder
 from fastload.pack.opening import open_input
 from fastload.pack.plan import SHARD_BYTES, Plan, differences, digest, stamp_of
 from fastload.pack.select import Renamed, Selection
-from fastload.pack.shards import Group, Outcome, Progress, write_shards
+from fastload.pack.shards import (
+    Group,
+    Outcome,
+    Progress,
+    Workers,
+    check_travels,
+    chosen_workers,
+    write_shards,
+)
 from fastload.pack.sources.base import Source
 from fastload.pack.sources.checks import check_counts
 from fastload.structure import Structure, is_leaf, renumber, to_json, with_member
@@ -37,6 +46,7 @@ def append(
     resume: bool = False,
     shard_size: int = SHARD_BYTES,
     workers: int | None = None,
+    executor: Executor | None = None,
     progress: Callable[[Progress], None] | None = None,
     **reading: Any,
 ) -> PackReport:
@@ -54,6 +64,7 @@ def append(
         resume: Continue an append that was broken off, instead of beginning again.
         shard_size: Bytes of a shard, as for `pack`.
         workers: Processes, as for `pack`.
+        executor: Writes the shards, as for `pack`.
         progress: Called now and then.
         **reading: kind, dtype, shape, resize, encoded, allow_empty, strict, fields, cast, shuffle
             and limit, as for `pack`.
@@ -70,11 +81,13 @@ def append(
         >>> fastload.append("new.npy", "data/train").rows  # doctest: +SKIP
         1281267
     """
-    check_counts(shard_size=shard_size, workers=1 if workers is None else workers)
+    check_counts(shard_size=shard_size)
+    by = chosen_workers(workers, executor)
     folder = OutputFolder(dataset)
     folder.check_source(source)
     read_manifest(folder.path)
     with closing(folder), closing(open_input(source, **reading)) as opened:
+        check_travels(opened, by)
         folder.take()
         manifest = read_manifest(folder.path)
         run = _Run("append", folder, manifest, resume, {"split": split}, opened, shard_size)
@@ -83,7 +96,7 @@ def append(
             return report_on(folder.path, manifest, [COMPLETE])
         _check_alike(opened, manifest, folder.path)
         splits = _grown_splits(manifest, opened.rows, split)
-        outcomes = run.write(_by_group(opened, manifest), workers, progress)
+        outcomes = run.write(_by_group(opened, manifest), by, progress)
         rows = outcomes[0].rows
         if split is not None:
             splits[split] = splits[split][0], manifest.rows + rows
@@ -113,6 +126,7 @@ def add_column(
     resume: bool = False,
     shard_size: int = SHARD_BYTES,
     workers: int | None = None,
+    executor: Executor | None = None,
     progress: Callable[[Progress], None] | None = None,
     **reading: Any,
 ) -> PackReport:
@@ -130,6 +144,7 @@ def add_column(
         resume: Continue an addition that was broken off, instead of beginning again.
         shard_size: Bytes of a shard, as for `pack`.
         workers: Processes, as for `pack`.
+        executor: Writes the shards, as for `pack`.
         progress: Called now and then.
         **reading: As for `append`; bad images are errors.
 
@@ -144,12 +159,14 @@ def add_column(
     Example:
         >>> fastload.add_column("data/train", "masks.npy", name="mask")  # doctest: +SKIP
     """
-    check_counts(shard_size=shard_size, workers=1 if workers is None else workers)
+    check_counts(shard_size=shard_size)
+    by = chosen_workers(workers, executor)
     folder = OutputFolder(dataset)
     folder.check_source(source)
     read_manifest(folder.path)
     reading["strict"] = True  # what is left out would shift the rest
     with closing(folder), closing(open_input(source, **reading)) as opened:
+        check_travels(opened, by)
         folder.take()
         manifest = read_manifest(folder.path)
         if opened.rows != manifest.rows:
@@ -165,7 +182,7 @@ def add_column(
         group = _group_name(renamed.fields[0].name, manifest, folder)
         fields = as_written(renamed.fields)
         empty = Shards(group, fields, f"{group}-{{:06d}}.safetensors", (), (), ())
-        outcomes = run.write([(renamed, empty)], workers, progress)
+        outcomes = run.write([(renamed, empty)], by, progress)
         grown = replace(
             manifest,
             structure=structure,
@@ -215,7 +232,7 @@ class _Run:
     def write(
         self,
         growths: Sequence[tuple[Source, Shards]],
-        workers: int | None,
+        workers: Workers,
         progress: Callable[[Progress], None] | None,
     ) -> list[Outcome]:
         """Writes the shards of each group, behind those that it has."""

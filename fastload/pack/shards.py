@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from fastload.errors import FormatError
 from fastload.formats.manifest import Classes, Shards, Skipped
 from fastload.formats.shard import shard_layout
+from fastload.pack.executors import Run, run_on
 from fastload.pack.folder import OutputFolder
 from fastload.pack.gaps import close_gaps
 from fastload.pack.plan import Plan
 from fastload.pack.sources.base import Source
+from fastload.pack.sources.checks import check_counts
 from fastload.pack.workers import can_travel, run_jobs
 from fastload.pack.writer import ShardJob, Written
 
 _COPIED_BYTES_PER_WORKER = 4 << 30  # what makes up for the start of a process
+
+Workers = int | Executor | None
+"""Processes, None for as many as are of use; or an executor that has its own."""
 
 
 @dataclass(frozen=True)
@@ -65,12 +71,49 @@ class Outcome:
         return sum(self.shards.rows)
 
 
+def chosen_workers(workers: int | None, executor: object) -> Workers:
+    """Who writes the shards.
+
+    Raises:
+        TypeError: that is no executor.
+        ValueError: both are given, or the number is not a positive integer.
+    """
+    check_counts(workers=1 if workers is None else workers)
+    if executor is None:
+        return workers
+    if not isinstance(executor, Executor):
+        kind = type(executor).__name__
+        raise TypeError(f"executor must be a concurrent.futures.Executor, not a {kind}")
+    if workers is not None:
+        raise ValueError(
+            "workers (--workers) are processes of this host, an executor (--engine) has its own: "
+            "choose one"
+        )
+    return executor
+
+
+def check_travels(source: Source, workers: Workers) -> None:
+    """Raises ValueError if an executor could not read the input."""
+    if not isinstance(workers, Executor):
+        return
+    if source.local:
+        what = "one process reads it, from its start to its end"
+    elif isinstance(workers, ThreadPoolExecutor) or can_travel(source.part(0, 1)):
+        return
+    else:
+        what = (
+            "another process could not make it again, as it is in memory, too large, or defined "
+            "in the main module; one of a module has a name, module:object"
+        )
+    raise ValueError(f"an executor cannot read this input ({source.kind}): {what}")
+
+
 def write_shards(
     source: Source,
     plan: Plan,
     group: Group,
     folder: OutputFolder,
-    workers: int | None,
+    workers: Workers,
     progress: Callable[[Progress], None] | None,
 ) -> Outcome:
     """Writes what the journal of the folder does not have yet.
@@ -82,7 +125,11 @@ def write_shards(
     names = [field.name for field in plan.fields]
     classes = tuple((names.index(name), len(of)) for name, of in source.classes.items())
     written = _kept(plan, group, folder)
-    kept = read = sum(min(plan.rows_each, plan.rows - n * plan.rows_each) for n in written)
+
+    def rows_of(number: int) -> int:
+        return min(plan.rows_each, plan.rows - number * plan.rows_each)
+
+    kept = read = sum(rows_of(n) for n in written)
     row_bytes = source.sample_bytes
 
     def advance(rows: int) -> None:
@@ -95,18 +142,23 @@ def write_shards(
         for number in range(plan.shards):
             if number not in written:
                 start, shard = number * plan.rows_each, group.first + number
-                part = source.part(start, min(start + plan.rows_each, plan.rows))
+                part = source.part(start, start + rows_of(number))
                 path = folder.shard(plan.file_name, shard)
                 yield number, ShardJob(path, plan.fields, group.dataset, shard, part, classes)
 
-    most = max(plan.shards - len(written), 1)
     advance(0)
     try:
-        for number, shard in run_jobs(
-            jobs(), _worker_count(source, most, workers), advance, folder.lock
-        ):
+        if isinstance(workers, Executor):
+            results = run_on(workers, jobs(), Run.begin(folder.path, source.paths()))
+        else:
+            most = max(plan.shards - len(written), 1)
+            count = _worker_count(source, most, workers)
+            results = run_jobs(jobs(), count, advance, folder.lock)
+        for number, shard in results:
             folder.journal.add(group.name, group.first + number, shard)
             written[number] = shard
+            if isinstance(workers, Executor):
+                advance(rows_of(number))
         done = [written[number] for number in range(plan.shards)]
         shards = _without_gaps(done, plan, group, folder)
     finally:

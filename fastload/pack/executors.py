@@ -1,0 +1,235 @@
+"""Runs jobs on an executor of somebody else: threads, processes, or the hosts of a cluster.
+
+Nobody can tell how many attempts at a job there are, nor when the last of them ends. So each writes
+a file of its own, in the folder of the plan, and this process alone gives the first that is done
+its final name. An attempt ends soon after the run that it belongs to.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import secrets
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    BrokenExecutor,
+    Executor,
+    Future,
+    ThreadPoolExecutor,
+    wait,
+)
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fastload import _core
+from fastload.formats.packed import WORK_FOLDER
+from fastload.pack.failures import Failure
+from fastload.pack.files import TEMPORARY_PREFIX
+from fastload.pack.writer import ShardJob, Written
+
+_UNKNOWN_WORKERS = 32
+_LOOK_SECONDS = 1.0
+_MOST_INPUTS = 16  # that are looked for
+
+Attempted = tuple[str, Written] | Failure
+"""The file that an attempt has written, and what is in it; or what it raised."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a worker must see, wherever it is, to take part in a run.
+
+    Attributes:
+        folder: The output.
+        token: A file beside the plan, which is there as long as the run goes on.
+        inputs: Some of the files that are read, and their sizes.
+        host: Where the run was started.
+        version: Of fastload there.
+
+    Example:
+        >>> run = Run.begin("data/train", ["train.parquet"])  # doctest: +SKIP
+        >>> run.obstacle()  # doctest: +SKIP
+    """
+
+    folder: str
+    token: str
+    inputs: tuple[tuple[str, int], ...]
+    host: str
+    version: str
+
+    @classmethod
+    def begin(cls, folder: str, inputs: Sequence[str]) -> Run:
+        """Makes the token.
+
+        Raises:
+            OSError: it cannot be made, or an input is not there.
+        """
+        step = max(-(-len(inputs) // _MOST_INPUTS), 1)
+        sizes = tuple((path, os.stat(path).st_size) for path in inputs[::step])
+        token = _new_name(folder, "run")
+        with open(token, "x"):
+            pass
+        return cls(folder, token, sizes, platform.node(), _core.__version__)
+
+    def end(self) -> None:
+        """Removes the token, by which attempts that still run know."""
+        with suppress(FileNotFoundError):
+            os.unlink(self.token)
+
+    def check(self) -> None:
+        """Raises RuntimeError if the run has ended."""
+        if not os.path.exists(self.token):
+            raise RuntimeError("the run has ended")
+
+    def obstacle(self) -> str | None:
+        """What keeps this process from taking part; None if nothing does."""
+        here = platform.node()
+        if self.version != _core.__version__:
+            return (
+                f"a worker on {here} has fastload {_core.__version__}, {self.host} has "
+                f"{self.version}: install the same version on all hosts"
+            )
+        if not os.path.exists(self.token):
+            return (
+                f"a worker on {here} does not see the output folder {self.folder} as {self.host} "
+                "does: write to a file system that all hosts have under the same path"
+            )
+        for path, size in self.inputs:
+            try:
+                found = os.stat(path).st_size
+            except OSError as error:
+                what = f"{error.strerror}; all hosts need the input under the same path"
+                return f"a worker on {here} cannot see the input {path}: {what}"
+            if found != size:
+                what = f"has {found} bytes there and {size} on {self.host}"
+                return f"{path} is another file for a worker on {here}: it {what}"
+        own = _new_name(self.folder, "probe")
+        try:
+            with open(own, "x"):
+                os.unlink(own)
+        except OSError as error:
+            return f"a worker on {here} cannot write to {self.folder}: {error.strerror}"
+        return None
+
+
+def run_on(
+    executor: Executor, jobs: Iterable[tuple[int, ShardJob]], run: Run
+) -> Iterator[tuple[int, Written]]:
+    """Runs numbered jobs on an executor and gives their results as they are done.
+
+    Twice as many as it has workers are with it at once. Before the first, one of its workers is
+    asked whether it can take part.
+
+    Args:
+        executor: Which runs them.
+        jobs: Each is made when there is room for it.
+        run: Of which they are; ended here.
+
+    Raises:
+        RuntimeError: the workers cannot take part, or died.
+        Exception: the first error of a job, with the traceback of its process as the cause.
+    """
+    flying: dict[Future[Attempted], tuple[int, ShardJob]] = {}
+    remaining = iter(jobs)
+    try:
+        following = next(remaining, None)
+        if following is not None and (what := _result(executor.submit(_probe, run), "a worker")):
+            raise RuntimeError(what)
+        while flying or following is not None:
+            room = 2 * max(_workers_of(executor), 1)
+            while following is not None and len(flying) < room:
+                number, job = following
+                flying[executor.submit(_attempt, job, run)] = number, job
+                following = next(remaining, None)
+            done, _ = wait(flying, return_when=FIRST_COMPLETED)
+            # What has succeeded first, so that a failure beside it costs nothing.
+            for future in sorted(done, key=_has_failed):
+                number, job = flying.pop(future)
+                attempted = _result(future, os.path.basename(job.path))
+                if isinstance(attempted, Failure):
+                    attempted.raise_here()
+                path, written = attempted
+                if written.rows:
+                    os.replace(path, job.path)
+                yield number, written
+    finally:
+        run.end()
+        left = [future for future in flying if not future.cancel()]
+        if isinstance(executor, ThreadPoolExecutor):  # they read what the caller is about to close
+            wait(left)
+
+
+def _probe(run: Run) -> str | None:
+    return run.obstacle()
+
+
+def _attempt(job: ShardJob, run: Run) -> Attempted:
+    """Does a job, in a worker, into a file that no other attempt knows."""
+    path = _new_name(run.folder, os.path.basename(job.path))
+    looked = time.monotonic()
+
+    def advance(_: int) -> None:
+        nonlocal looked
+        if time.monotonic() - looked >= _LOOK_SECONDS:
+            looked = time.monotonic()
+            run.check()
+
+    try:
+        if (what := run.obstacle()) is not None:
+            raise RuntimeError(what)
+        written = replace(job, path=path).run(advance)
+        try:
+            run.check()
+        except RuntimeError:
+            os.unlink(path)  # nobody else will
+            raise
+        return path, written
+    except Exception as error:
+        if isinstance(error, OSError) and error.filename == path:
+            error.filename = job.path
+        return Failure.of(error)
+
+
+def _new_name(folder: str, name: str) -> str:
+    return os.path.join(folder, WORK_FOLDER, f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}-{name}")
+
+
+def _has_failed(future: Future[Attempted]) -> bool:
+    return (
+        future.cancelled() or future.exception() is not None or isinstance(future.result(), Failure)
+    )
+
+
+def _result(future: Future[Any], what: str) -> Any:
+    """What a job gave.
+
+    Raises:
+        RuntimeError: it did not come to its end.
+    """
+    try:
+        return future.result()
+    except BrokenExecutor as error:
+        hint = "too little memory? try fewer workers; resume=True (--resume) goes on with the rest"
+        text = f"a process of the executor died ({type(error).__name__}); {hint}"
+        raise RuntimeError(text) from error
+    except ImportError as error:
+        hint = f"install fastload {_core.__version__} and what reads the input on all hosts"
+        raise RuntimeError(
+            f"{what}: a worker cannot import what it needs: {error}; {hint}"
+        ) from error
+    except Exception as error:  # of the executor: those of jobs come as results
+        raise RuntimeError(
+            f"{what}: the executor failed: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _workers_of(executor: Any) -> int:
+    """How many jobs an executor runs at once, as far as it tells."""
+    client: Any = getattr(executor, "_client", None)  # Dask's executor
+    if hasattr(client, "ncores"):
+        return sum(client.ncores().values())
+    count = getattr(executor, "_max_workers", None)  # the standard library's, and ours
+    return count if isinstance(count, int) else _UNKNOWN_WORKERS

@@ -1,0 +1,340 @@
+"""Packs whose shards an executor writes: what comes out, and what happens when things go wrong."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import platform
+import sys
+from collections.abc import Iterator
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from broken_off import watched
+from packing import content, encoded, noise, put, refused, same_bytes
+
+import fastload
+from fastload import FormatError
+from fastload.pack import executors
+from fastload.pack.executors import Run
+
+
+@pytest.fixture
+def processes() -> Iterator[ProcessPoolExecutor]:
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        yield pool
+
+
+@pytest.fixture
+def threads() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(2) as pool:
+        yield pool
+
+
+def inputs(folder: Path) -> dict[str, tuple[Path, dict[str, Any]]]:
+    """Inputs of several kinds, with their options: some records of two cannot be read."""
+    np.save(folder / "x.npy", np.random.default_rng(0).random((200, 5)))
+    for number in range(40):
+        image = encoded(noise(4, 4, number), "PNG")
+        put(folder / "images" / "ab"[number % 2] / f"{number:02d}.png", image)
+    put(folder / "images/a/07.png", b"no image")
+    lines = [json.dumps({"i": i, "text": "x" * (i % 7)}) for i in range(100)]
+    lines[33] = "{"
+    (folder / "x.jsonl").write_text("\n".join(lines) + "\n")
+    return {
+        "arrays": (folder / "x.npy", {"shard_size": 1500}),
+        "images": (folder / "images", {"shard_size": 300, "shuffle": 1}),
+        "lines": (folder / "x.jsonl", {"shard_size": 300}),
+    }
+
+
+def by_hand(folder: Path) -> dict[str, dict[str, bytes]]:
+    """The files that this process makes of all inputs, alone."""
+    made = {}
+    for name, (source, options) in inputs(folder).items():
+        fastload.pack(source, folder / "alone" / name, workers=1, **options)
+        made[name] = content(folder / "alone" / name)
+    return made
+
+
+def patient(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A dataset by its name, of which one sample breaks, kills or waits, if a file says so.
+
+    None of these is looked at to find out what the samples are. Shards of 1 KiB hold 16.
+    """
+    text = """
+import os, signal, time
+import numpy as np
+HERE = os.path.dirname(__file__)
+def told(what): return os.path.exists(f"{HERE}/{what}")
+class Samples:
+    def __len__(self): return 200
+    def __getitem__(self, i):
+        while i == 20 and told("wait"):
+            open(f"{HERE}/waits", "w").close()
+            time.sleep(0.01)
+        if i == 121 and told("break"): raise KeyError("as it was meant to")
+        if i == 121 and told("die"): os.kill(os.getpid(), signal.SIGKILL)
+        return np.full(8, i)
+"""
+    (folder / "patient.py").write_text(text)
+    monkeypatch.syspath_prepend(str(folder))
+    path = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))
+    monkeypatch.delitem(sys.modules, "patient", raising=False)
+    return "patient:Samples"
+
+
+# --- What is written --------------------------------------------------------------------------
+
+
+def test_the_same_files_by_whomever(
+    tmp_path: Path, threads: ThreadPoolExecutor, processes: ProcessPoolExecutor
+) -> None:
+    for name, (source, options) in inputs(tmp_path).items():
+        fastload.pack(source, tmp_path / "alone" / name, workers=1, **options)
+        alone = content(tmp_path / "alone" / name)
+        for executor in (threads, processes):
+            seen: list[Any] = []
+            out = tmp_path / type(executor).__name__ / name
+            report = fastload.pack(source, out, executor=executor, progress=seen.append, **options)
+            assert content(out) == alone
+            assert len(report.skipped) == (name != "arrays")
+            assert not (out / ".fastload").exists()
+            assert seen[-1].rows == seen[-1].rows_total
+            rows = [now.rows for now in seen]
+            assert rows == sorted(set(rows))
+            assert len(rows) >= len(alone)  # at the start, and for each shard
+
+
+def test_growing_and_replacing(tmp_path: Path, threads: ThreadPoolExecutor) -> None:
+    np.save(tmp_path / "x.npy", np.arange(100))
+    np.save(tmp_path / "y.npy", np.arange(200.0))
+    hows: dict[str, dict[str, Any]] = {"a": {"workers": 1}, "b": {"executor": threads}}
+    for name, how in hows.items():
+        out, options = tmp_path / name, {"shard_size": 100, **how}
+        fastload.pack({"old": np.arange(3)}, out)
+        dataset = fastload.ArrayDataset({"x": np.load(tmp_path / "x.npy", "r")})
+        fastload.pack(dataset, out, overwrite=True, workers=1)
+        fastload.pack(fastload.open(out), out.with_suffix(".2"), **options)
+        out = out.with_suffix(".2")
+        fastload.append(fastload.open(tmp_path / name), out, **options)
+        fastload.add_column(out, tmp_path / "y.npy", **options)
+        fastload.pack(tmp_path / "y.npy", tmp_path / name, overwrite=True, **options)
+    assert same_bytes(tmp_path / "a", tmp_path / "b")
+    assert same_bytes(tmp_path / "a.2", tmp_path / "b.2")
+    assert len(content(tmp_path / "a.2")) > 20
+
+
+def test_no_more_than_twice_its_workers_at_once(tmp_path: Path) -> None:
+    class Watched(ThreadPoolExecutor):
+        most = flying = 0
+
+        def submit(self, function: Any, /, *arguments: Any, **options: Any) -> Future[Any]:
+            self.flying += 1
+            self.most = max(self.most, self.flying)
+            future = super().submit(function, *arguments, **options)
+            future.add_done_callback(self.land)
+            return future
+
+        def land(self, _: Any) -> None:
+            self.flying -= 1
+
+    np.save(tmp_path / "x.npy", np.arange(1000))
+    with Watched(3) as executor:
+        fastload.pack(tmp_path / "x.npy", tmp_path / "out", executor=executor, shard_size=200)
+    assert executor.most == 6
+
+
+# --- When something goes wrong ----------------------------------------------------------------
+
+
+def test_the_first_error_ends_the_pack_and_the_rest_is_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: ProcessPoolExecutor
+) -> None:
+    name, out = patient(tmp_path, monkeypatch), tmp_path / "out"
+    fastload.pack(name, tmp_path / "alone", workers=1, shard_size=1024)
+    (tmp_path / "break").touch()
+    with pytest.raises(RuntimeError, match="sample 121: KeyError: 'as it was meant to'") as raised:
+        fastload.pack(name, out, executor=processes, shard_size=1024)
+    assert "in __getitem__" in str(raised.value.__cause__)
+    (tmp_path / "break").unlink()
+    with pytest.raises(FormatError, match=r"incomplete pack: [78] of 13 shards"):
+        fastload.open(out)
+    assert not list(out.rglob(".tmp-*"))
+    (tmp_path / "die").touch()
+    message = "process of the executor died .BrokenProcessPool.; too little memory.*--resume"
+    with pytest.raises(RuntimeError, match=message):
+        fastload.pack(name, out, executor=processes, shard_size=1024, resume=True)
+    (tmp_path / "die").unlink()
+    kept = {int(path.name[6:12]) for path in out.glob("shard-*")}
+    assert kept >= set(range(7))
+    with ThreadPoolExecutor(2) as other, watched(monkeypatch) as seen:
+        fastload.pack(name, out, executor=other, shard_size=1024, resume=True)
+    assert set(seen) == set(range(13)) - kept
+    assert same_bytes(out, tmp_path / "alone")
+
+
+def test_threads_have_ended_when_the_input_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: ThreadPoolExecutor
+) -> None:
+    name, out = patient(tmp_path, monkeypatch), tmp_path / "out"
+    (tmp_path / "wait").touch()
+
+    def progress(now: Any) -> None:
+        if now.rows > 100:
+            (tmp_path / "wait").unlink()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fastload.pack(name, out, executor=threads, shard_size=1024, progress=progress)
+    assert threads._work_queue.qsize() == 0
+    assert threads.submit(int).result(1) == 0
+    assert not list(out.rglob(".tmp-*"))
+    fastload.pack(name, out, executor=threads, shard_size=1024, resume=True)
+    fastload.pack(name, tmp_path / "alone", workers=1, shard_size=1024)
+    assert same_bytes(out, tmp_path / "alone")
+
+
+class Twice(ThreadPoolExecutor):
+    """Makes another attempt at each job, once the pack is done."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.again: list[Any] = []
+
+    def submit(self, function: Any, /, *arguments: Any, **options: Any) -> Future[Any]:
+        self.again.append(lambda: function(*arguments, **options))
+        return super().submit(function, *arguments, **options)
+
+
+def test_an_attempt_that_outlives_its_run_does_no_harm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, source = tmp_path / "out", inputs(tmp_path)["lines"][0]
+    with Twice() as executor:
+        fastload.pack(source, out, executor=executor, shard_size=300)
+    before = content(out)
+    late = [attempt() for attempt in executor.again[1:]]  # the first is the question
+    assert all("does not see the output folder" in str(attempt.error) for attempt in late)
+    monkeypatch.setattr(Run, "obstacle", lambda _: None)  # as if they had begun before it ended
+    (out / ".fastload").mkdir()
+    late = [attempt() for attempt in executor.again[1:]]
+    assert all("the run has ended" in str(attempt.error) for attempt in late)
+    assert os.listdir(out / ".fastload") == []
+    (out / ".fastload").rmdir()
+    assert content(out) == before
+
+
+def test_a_slow_attempt_notices_that_its_run_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executors, "_LOOK_SECONDS", 0.0)
+    name = patient(tmp_path, monkeypatch)
+    with Twice() as executor:
+        fastload.pack(name, tmp_path / "out", executor=executor, shard_size=1024)
+    monkeypatch.setattr(Run, "obstacle", lambda _: None)
+    (late,) = {str(attempt().error) for attempt in executor.again[1:2]}
+    assert late == "the run has ended"
+
+
+# --- Who may take part ------------------------------------------------------------------------
+
+
+def test_a_worker_that_cannot_take_part_is_named(tmp_path: Path) -> None:
+    source, out = tmp_path / "x.npy", tmp_path / "out"
+    np.save(source, np.arange(10))
+    (out / ".fastload").mkdir(parents=True)
+    run = Run.begin(str(out), [str(source)])
+    assert run.obstacle() is None
+    assert len(os.listdir(out / ".fastload")) == 1
+    here = platform.node()
+    elsewhere = replace(run, host="head", version="0.0.9").obstacle()
+    assert elsewhere is not None
+    assert f"a worker on {here} has fastload {fastload.__version__}, head has 0.0.9" in elsewhere
+    other = replace(run, token=f"{run.token}x").obstacle()
+    assert other is not None
+    assert f"a worker on {here} does not see the output folder {out} as" in other
+    np.save(source, np.arange(11))
+    changed = run.obstacle()
+    assert changed is not None
+    assert f"{source} is another file for a worker on {here}: it has 216 bytes there" in changed
+    source.unlink()
+    gone = run.obstacle()
+    assert gone is not None
+    assert f"a worker on {here} cannot see the input {source}: No such file" in gone
+    run.end()
+    run.end()
+    assert os.listdir(out / ".fastload") == []
+    unwritable = replace(run, token=str(tmp_path), inputs=(), folder="/proc/1").obstacle()
+    assert unwritable is not None
+    assert f"a worker on {here} cannot write to /proc/1: " in unwritable
+
+
+def test_the_question_comes_before_the_first_job(tmp_path: Path) -> None:
+    class Elsewhere(ThreadPoolExecutor):
+        """Its workers have another file system."""
+
+        asked = 0
+
+        def submit(self, function: Any, /, *arguments: Any, **options: Any) -> Future[Any]:
+            self.asked += 1
+            *jobs, run = arguments
+            return super().submit(function, *jobs, replace(run, token="/nowhere"), **options)
+
+    np.save(tmp_path / "x.npy", np.arange(10))
+    with Elsewhere(1) as executor:
+        with pytest.raises(RuntimeError, match=r"does not see the output folder .*/out as"):
+            fastload.pack(tmp_path / "x.npy", tmp_path / "out", executor=executor)
+    assert executor.asked == 1
+
+
+def test_workers_without_fastload(tmp_path: Path) -> None:
+    class Bare(ThreadPoolExecutor):
+        def submit(self, function: Any, /, *arguments: Any, **options: Any) -> Future[Any]:
+            return super().submit(importlib.import_module, "fastload_that_is_missing")
+
+    np.save(tmp_path / "x.npy", np.arange(10))
+    with Bare(1) as executor:
+        message = "a worker cannot import .*fastload_that_is_missing.*install fastload"
+        with pytest.raises(RuntimeError, match=message):
+            fastload.pack(tmp_path / "x.npy", tmp_path / "out", executor=executor)
+
+
+def test_inputs_that_cannot_travel_are_refused_before_anything_is_written(
+    tmp_path: Path, threads: ThreadPoolExecutor
+) -> None:
+    class Mine:
+        def __len__(self) -> int:
+            return 100
+
+        def __getitem__(self, index: int) -> int:
+            return index
+
+    np.savez(tmp_path / "x.npz", np.arange(3))
+    out = tmp_path / "out"
+    for local in (tmp_path / "x.npz", {"x": np.arange(3)}):
+        assert "one process reads it" in refused(local, out, executor=threads)
+    fastload.pack(np.arange(3), tmp_path / "append")
+    with ProcessPoolExecutor(1, get_context("spawn")) as processes:
+        for grow in (fastload.pack, fastload.append):
+            with pytest.raises(ValueError, match=r"executor cannot read this input \(samples\)"):
+                grow(Mine(), tmp_path / grow.__name__, executor=processes)
+        assert not processes._processes
+    assert not out.exists()
+    assert not (tmp_path / "pack").exists()
+    fastload.pack(Mine(), out, executor=threads, shard_size=64)
+    assert len(fastload.open(out)) == 100
+
+
+def test_executor_and_workers_are_one_choice(tmp_path: Path, threads: ThreadPoolExecutor) -> None:
+    message = refused(np.arange(3), tmp_path / "out", executor=threads, workers=2)
+    assert "choose one" in message
+    message = refused(np.arange(3), tmp_path / "out", executor=4)
+    assert "executor must be a concurrent.futures.Executor, not a int" in message
