@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import platform
 import sys
@@ -17,10 +16,13 @@ from typing import Any
 import numpy as np
 import pytest
 from broken_off import watched
-from packing import content, encoded, noise, put, refused, same_bytes
+from packing import content, refused, same_bytes
+from slow_pack import wait_for
+from small_inputs import inputs, patient
 
 import fastload
 from fastload import FormatError
+from fastload.cli import main
 from fastload.pack import executors
 from fastload.pack.executors import Run
 
@@ -35,60 +37,6 @@ def processes() -> Iterator[ProcessPoolExecutor]:
 def threads() -> Iterator[ThreadPoolExecutor]:
     with ThreadPoolExecutor(2) as pool:
         yield pool
-
-
-def inputs(folder: Path) -> dict[str, tuple[Path, dict[str, Any]]]:
-    """Inputs of several kinds, with their options: some records of two cannot be read."""
-    np.save(folder / "x.npy", np.random.default_rng(0).random((200, 5)))
-    for number in range(40):
-        image = encoded(noise(4, 4, number), "PNG")
-        put(folder / "images" / "ab"[number % 2] / f"{number:02d}.png", image)
-    put(folder / "images/a/07.png", b"no image")
-    lines = [json.dumps({"i": i, "text": "x" * (i % 7)}) for i in range(100)]
-    lines[33] = "{"
-    (folder / "x.jsonl").write_text("\n".join(lines) + "\n")
-    return {
-        "arrays": (folder / "x.npy", {"shard_size": 1500}),
-        "images": (folder / "images", {"shard_size": 300, "shuffle": 1}),
-        "lines": (folder / "x.jsonl", {"shard_size": 300}),
-    }
-
-
-def by_hand(folder: Path) -> dict[str, dict[str, bytes]]:
-    """The files that this process makes of all inputs, alone."""
-    made = {}
-    for name, (source, options) in inputs(folder).items():
-        fastload.pack(source, folder / "alone" / name, workers=1, **options)
-        made[name] = content(folder / "alone" / name)
-    return made
-
-
-def patient(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A dataset by its name, of which one sample breaks, kills or waits, if a file says so.
-
-    None of these is looked at to find out what the samples are. Shards of 1 KiB hold 16.
-    """
-    text = """
-import os, signal, time
-import numpy as np
-HERE = os.path.dirname(__file__)
-def told(what): return os.path.exists(f"{HERE}/{what}")
-class Samples:
-    def __len__(self): return 200
-    def __getitem__(self, i):
-        while i == 20 and told("wait"):
-            open(f"{HERE}/waits", "w").close()
-            time.sleep(0.01)
-        if i == 121 and told("break"): raise KeyError("as it was meant to")
-        if i == 121 and told("die"): os.kill(os.getpid(), signal.SIGKILL)
-        return np.full(8, i)
-"""
-    (folder / "patient.py").write_text(text)
-    monkeypatch.syspath_prepend(str(folder))
-    path = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))
-    monkeypatch.delitem(sys.modules, "patient", raising=False)
-    return "patient:Samples"
 
 
 # --- What is written --------------------------------------------------------------------------
@@ -167,7 +115,7 @@ def test_the_first_error_ends_the_pack_and_the_rest_is_resumed(
     (tmp_path / "break").unlink()
     with pytest.raises(FormatError, match=r"incomplete pack: [78] of 13 shards"):
         fastload.open(out)
-    assert not list(out.rglob(".tmp-*"))
+    wait_for(lambda: not list(out.rglob(".tmp-*")))  # an attempt may have gone on for a moment
     (tmp_path / "die").touch()
     message = "process of the executor died .BrokenProcessPool.; too little memory.*--resume"
     with pytest.raises(RuntimeError, match=message):
@@ -338,3 +286,46 @@ def test_executor_and_workers_are_one_choice(tmp_path: Path, threads: ThreadPool
     assert "choose one" in message
     message = refused(np.arange(3), tmp_path / "out", executor=4)
     assert "executor must be a concurrent.futures.Executor, not a int" in message
+
+
+# --- The command line -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["--engine", "dask"],
+            "--engine dask needs --scheduler ADDRESS, or DASK_SCHEDULER_ADDRESS",
+        ),
+        (["--scheduler", "tcp://head:1"], "--scheduler is Dask's: --engine dask"),
+        (["--engine", "dask", "--address", "auto"], "--address is Ray's: --engine ray"),
+    ],
+)
+def test_engines_are_told_what_is_theirs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    np.save(tmp_path / "x.npy", np.arange(3))
+    command = ["pack", str(tmp_path / "x.npy"), str(tmp_path / "out")]
+    assert main([*command, *words]) == 1
+    assert capsys.readouterr().err == f"fastload: error: {message}\n"
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("engine", "package"), [("dask", "distributed"), ("ray", "ray")])
+def test_an_engine_that_is_not_installed(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    engine: str,
+    package: str,
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    np.save(tmp_path / "x.npy", np.arange(3))
+    command = ["pack", str(tmp_path / "x.npy"), str(tmp_path / "out"), "--engine", engine]
+    assert main(command) == 1
+    message = f"--engine {engine} needs {package}, which is not installed: pip install"
+    assert f"fastload: error: {message} 'fastload[{engine}]'" in capsys.readouterr().err
+    assert main([*command, "--dry-run"]) == 0  # nobody is needed
+    assert main([*command[:-1], "local"]) == 0
+    assert len(fastload.open(tmp_path / "out")) == 3

@@ -93,10 +93,15 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
 
 
 def add_writing(parser: argparse.ArgumentParser) -> None:
-    """How shards are written."""
+    """How shards are written, and by whom."""
+    from fastload.pack.engines import ENGINES
+
     add = parser.add_argument
     add("--shard-size", type=_size, metavar="SIZE", help="such as 64MiB (default: 256MiB)")
     add("--workers", type=int, metavar="N", help="processes (default: one per CPU core)")
+    add("--engine", choices=ENGINES, help="who writes the shards: this host (default) or a cluster")
+    add("--scheduler", metavar="ADDRESS", help="of Dask, such as tcp://head:8786, or its file")
+    add("--address", metavar="ADDRESS", help="of a Ray cluster, such as head:6379 (default: auto)")
     add("--resume", action="store_true", help="continue what was broken off")
 
 
@@ -110,11 +115,17 @@ def add_splits(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def given(arguments: argparse.Namespace) -> dict[str, object]:
+def given(arguments: argparse.Namespace) -> dict[str, Any]:
     """The arguments that were given, by name."""
     options = {key: value for key, value in vars(arguments).items() if value is not None}
     del options["command"], options["words"]
     return options
+
+
+def engine(options: dict[str, Any]) -> dict[str, Any]:
+    """Takes out of the arguments that were given those that say who writes the shards."""
+    names = ("engine", "scheduler", "address")
+    return {name: options.pop(name) for name in names if name in options}
 
 
 def shape(text: str) -> tuple[int, ...]:

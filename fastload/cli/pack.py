@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fastload.cli import arguments as shared
 from fastload.cli.text import count, printable, readable
@@ -32,7 +32,8 @@ def run(arguments: argparse.Namespace) -> int:
     from fastload.pack import pack
 
     if arguments.dry_run:
-        options: dict[str, Any] = shared.given(arguments)
+        options = shared.given(arguments)
+        shared.engine(options)  # nobody is needed
         return _show(pack(**options))
     return write("packed", arguments, arguments.out, pack)
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from fastload.cli.arguments import given
+from fastload.cli.arguments import engine, given
 from fastload.cli.text import complain, count, explained, printable, readable
 
 if TYPE_CHECKING:
@@ -40,14 +40,20 @@ def write(
         out: The folder that is written.
         function: Called with the arguments and a display for its progress.
     """
+    from fastload.pack.engines import connected
     from fastload.pack.progress import ProgressDisplay
 
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # for module:object, as `python -m` does
     start = time.monotonic()
+    options = given(arguments)
+    where = engine(options)
     with ProgressDisplay(console()) as display:
         try:
-            report = function(**given(arguments), progress=display)
+            with connected(**where) as executor:
+                if executor is not None:
+                    options["executor"] = executor
+                report = function(**options, progress=display)
         except KeyboardInterrupt:
             return complain(f"interrupted{_how_to_go_on(out, arguments.words)}", INTERRUPTED)
         except FileExistsError as error:  # says what may be done
