@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import os
 import platform
+import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
@@ -190,6 +192,31 @@ def test_a_slow_attempt_notices_that_its_run_has_ended(
     monkeypatch.setattr(Run, "obstacle", lambda _: None)
     (late,) = {str(attempt().error) for attempt in executor.again[1:2]}
     assert late == "the run has ended"
+
+
+def test_processes_that_outlive_the_pack_do_not_hold_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, out = patient(tmp_path, monkeypatch), tmp_path / "out"
+    script = (
+        "from concurrent.futures import ProcessPoolExecutor\n"
+        "from multiprocessing import get_context\n"
+        "import fastload\n"
+        "with ProcessPoolExecutor(1, get_context('fork')) as executor:\n"
+        f"    fastload.pack('{name}', 'out', executor=executor, shard_size=1024)\n"
+    )
+    (tmp_path / "wait").touch()
+    process = subprocess.Popen([sys.executable, "-c", script], cwd=tmp_path)
+    wait_for((tmp_path / "waits").exists)
+    process.kill()
+    process.wait()
+    (tmp_path / "wait").unlink()
+    try:
+        fastload.pack(name, out, shard_size=1024, workers=1, resume=True)
+    finally:
+        os.kill(int((tmp_path / "waits").read_text()), signal.SIGKILL)
+    fastload.pack(name, tmp_path / "alone", workers=1, shard_size=1024)
+    assert same_bytes(out, tmp_path / "alone")
 
 
 # --- Who may take part ------------------------------------------------------------------------

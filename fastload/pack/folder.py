@@ -10,7 +10,9 @@ import os
 import re
 import shutil
 import time
+import weakref
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 from fastload.formats import is_packed
@@ -149,7 +151,9 @@ class OutputFolder:
         """
         os.makedirs(self.path, exist_ok=True)
         self.lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        self._stack.callback(os.close, self.lock)
+        self._stack.callback(self._let_go)
+        # A pool that forks leaves its processes behind when this one is killed.
+        os.register_at_fork(after_in_child=partial(_let_go_of, weakref.ref(self)))
         # The processes of a run that was killed hold the lock, too, for the moment they need to
         # notice; nothing of theirs can appear after it is ours.
         deadline = time.monotonic() + _PATIENCE_SECONDS
@@ -166,6 +170,11 @@ class OutputFolder:
         fresh = self._file(WORK_FOLDER, _REPLACEMENT, MANIFEST)
         if not self.has_manifest() and os.path.lexists(fresh):  # killed while it was replaced
             self._move_in()
+
+    def _let_go(self) -> None:
+        if self.lock >= 0:
+            os.close(self.lock)
+            self.lock = -1
 
     def replacement(self) -> OutputFolder:
         """A folder inside, held until `close`, for a dataset that is to replace this one."""
@@ -190,6 +199,8 @@ class OutputFolder:
     def _move_in(self) -> None:
         fresh = self._file(WORK_FOLDER, _REPLACEMENT)
         for name in sorted(os.listdir(fresh), key=lambda name: name == MANIFEST):  # that one last
+            if name == WORK_FOLDER:  # a late attempt may still have a file in it
+                continue
             if name == MANIFEST:
                 sync_folder(self.path)
             os.rename(os.path.join(fresh, name), self._file(name))
@@ -306,6 +317,12 @@ class OutputFolder:
         for name in os.listdir(self.path):
             if _OLD_MANIFEST.fullmatch(name):
                 os.unlink(self._file(name))
+
+
+def _let_go_of(reference: weakref.ref[OutputFolder]) -> None:
+    # Handlers cannot be taken back: this one keeps nothing alive.
+    if (folder := reference()) is not None:
+        folder._let_go()
 
 
 def _pattern(file_name: str) -> re.Pattern[str]:
