@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 import os
+import pickle
 import platform
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
@@ -119,7 +119,7 @@ def test_the_first_error_ends_the_pack_and_the_rest_is_resumed(
         fastload.open(out)
     wait_for(lambda: not list(out.rglob(".tmp-*")))  # an attempt may have gone on for a moment
     (tmp_path / "die").touch()
-    message = "process of the executor died .BrokenProcessPool.; too little memory.*--resume"
+    message = r"process of the executor died \(BrokenProcessPool: .*; too little memory.*--resume"
     with pytest.raises(RuntimeError, match=message):
         fastload.pack(name, out, executor=processes, shard_size=1024, resume=True)
     (tmp_path / "die").unlink()
@@ -271,15 +271,28 @@ def test_the_question_comes_before_the_first_job(tmp_path: Path) -> None:
 
 
 def test_workers_without_fastload(tmp_path: Path) -> None:
-    class Bare(ThreadPoolExecutor):
+    class Bare(Executor):
+        """Its worker has Python and nothing else, and ends if a message cannot be read there."""
+
         def submit(self, function: Any, /, *arguments: Any, **options: Any) -> Future[Any]:
-            return super().submit(importlib.import_module, "fastload_that_is_missing")
+            code = (
+                "import pickle, sys\n"
+                "function, arguments = pickle.load(sys.stdin.buffer)\n"
+                "print('read')\n"
+                "function(*arguments)\n"
+            )
+            command = [sys.executable, "-I", "-S", "-c", code]
+            message = pickle.dumps((function, arguments))
+            done = subprocess.run(command, input=message, capture_output=True, check=False)
+            assert done.stdout == b"read\n"
+            future: Future[Any] = Future()
+            future.set_exception(ImportError(done.stderr.decode().splitlines()[-1]))
+            return future
 
     np.save(tmp_path / "x.npy", np.arange(10))
-    with Bare(1) as executor:
-        message = "a worker cannot import .*fastload_that_is_missing.*install fastload"
-        with pytest.raises(RuntimeError, match=message):
-            fastload.pack(tmp_path / "x.npy", tmp_path / "out", executor=executor)
+    message = "a worker cannot import .*No module named 'fastload'.*install fastload"
+    with pytest.raises(RuntimeError, match=message):
+        fastload.pack(tmp_path / "x.npy", tmp_path / "out", executor=Bare())
 
 
 def test_inputs_that_cannot_travel_are_refused_before_anything_is_written(

@@ -8,10 +8,11 @@ its final name. An attempt ends soon after the run that it belongs to.
 from __future__ import annotations
 
 import os
+import pickle
 import platform
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import (
     FIRST_COMPLETED,
     BrokenExecutor,
@@ -136,19 +137,19 @@ def run_on(
     remaining = iter(jobs)
     try:
         following = next(remaining, None)
-        if following is not None and (what := _result(executor.submit(_probe, run), "a worker")):
+        if following is not None and (what := _result(_submit(executor, _look, run))):
             raise RuntimeError(what)
         while flying or following is not None:
             room = 2 * max(_workers_of(executor), 1)
             while following is not None and len(flying) < room:
                 number, job = following
-                flying[executor.submit(_attempt, job, run)] = number, job
+                flying[_submit(executor, _attempt, job, run)] = number, job
                 following = next(remaining, None)
             done, _ = wait(flying, return_when=FIRST_COMPLETED)
             # What has succeeded first, so that a failure beside it costs nothing.
             for future in sorted(done, key=_has_failed):
                 number, job = flying.pop(future)
-                attempted = _result(future, os.path.basename(job.path))
+                attempted = _result(future)
                 if isinstance(attempted, Failure):
                     attempted.raise_here()
                 path, written = attempted
@@ -162,7 +163,25 @@ def run_on(
             wait(left)
 
 
-def _probe(run: Run) -> str | None:
+@dataclass(frozen=True)
+class _Call:
+    """A call that is made when it is unpickled, and fails there like any other."""
+
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return self.function, self.arguments
+
+
+def _submit(executor: Executor, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+    if isinstance(executor, ThreadPoolExecutor):
+        return executor.submit(function, *arguments)
+    # Dask's worker would end, and nobody be told, if a message named what it cannot import.
+    return executor.submit(pickle.loads, pickle.dumps(_Call(function, arguments)))
+
+
+def _look(run: Run) -> str | None:
     return run.obstacle()
 
 
@@ -203,7 +222,7 @@ def _has_failed(future: Future[Attempted]) -> bool:
     )
 
 
-def _result(future: Future[Any], what: str) -> Any:
+def _result(future: Future[Any]) -> Any:
     """What a job gave.
 
     Raises:
@@ -211,19 +230,21 @@ def _result(future: Future[Any], what: str) -> Any:
     """
     try:
         return future.result()
-    except BrokenExecutor as error:
-        hint = "too little memory? try fewer workers; resume=True (--resume) goes on with the rest"
-        text = f"a process of the executor died ({type(error).__name__}); {hint}"
-        raise RuntimeError(text) from error
-    except ImportError as error:
-        hint = f"install fastload {_core.__version__} and what reads the input on all hosts"
-        raise RuntimeError(
-            f"{what}: a worker cannot import what it needs: {error}; {hint}"
-        ) from error
     except Exception as error:  # of the executor: those of jobs come as results
-        raise RuntimeError(
-            f"{what}: the executor failed: {type(error).__name__}: {error}"
-        ) from error
+        text = f"{type(error).__name__}: {error}"
+        if isinstance(error, BrokenExecutor):
+            text = (
+                f"a process of the executor died ({text}); too little memory? try fewer workers; "
+                "resume=True (--resume) goes on with the rest"
+            )
+        elif isinstance(error, (ImportError, AttributeError)):
+            text = (
+                f"a worker cannot import what it needs ({text}): install fastload "
+                f"{_core.__version__}, and what reads the input, on all hosts"
+            )
+        else:
+            text = f"the executor failed: {text}"
+        raise RuntimeError(text) from error
 
 
 def _workers_of(executor: Any) -> int:

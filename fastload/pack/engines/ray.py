@@ -30,7 +30,12 @@ class RayExecutor(Executor):
 
     def __init__(self, ray: ModuleType) -> None:
         self._ray = ray
-        self._task = ray.remote(max_retries=_RETRIES, retry_exceptions=False)(_call)
+
+        def call(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+            return function(*args, **kwargs)
+
+        # A local function travels itself, also to a worker without fastload.
+        self._task = ray.remote(max_retries=_RETRIES, retry_exceptions=False)(call)
 
     @property
     def _max_workers(self) -> int:
@@ -40,10 +45,6 @@ class RayExecutor(Executor):
         """Runs a function in a task that takes one CPU."""
         made: Future[Any] = self._task.remote(function, args, kwargs).future()
         return made
-
-
-def _call(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    return function(*args, **kwargs)
 
 
 @contextmanager
