@@ -137,7 +137,9 @@ def run_on(
     remaining = iter(jobs)
     try:
         following = next(remaining, None)
-        if following is not None and (what := _result(_submit(executor, _look, run))):
+        if following is not None and (
+            what := _result(_submit(executor, _look, run), "a first look")
+        ):
             raise RuntimeError(what)
         while flying or following is not None:
             room = 2 * max(_workers_of(executor), 1)
@@ -149,7 +151,7 @@ def run_on(
             # What has succeeded first, so that a failure beside it costs nothing.
             for future in sorted(done, key=_has_failed):
                 number, job = flying.pop(future)
-                attempted = _result(future)
+                attempted = _result(future, os.path.basename(job.path))
                 if isinstance(attempted, Failure):
                     attempted.raise_here()
                 path, written = attempted
@@ -222,7 +224,7 @@ def _has_failed(future: Future[Attempted]) -> bool:
     )
 
 
-def _result(future: Future[Any]) -> Any:
+def _result(future: Future[Any], what: str) -> Any:
     """What a job gave.
 
     Raises:
@@ -243,7 +245,7 @@ def _result(future: Future[Any]) -> Any:
                 f"{_core.__version__}, and what reads the input, on all hosts"
             )
         else:
-            text = f"the executor failed: {text}"
+            text = f"{what}: the executor failed: {text}"
         raise RuntimeError(text) from error
 
 
