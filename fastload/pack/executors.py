@@ -12,7 +12,7 @@ import pickle
 import platform
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import (
     FIRST_COMPLETED,
     BrokenExecutor,
@@ -118,7 +118,7 @@ class Run:
 
 def run_on(
     executor: Executor, jobs: Iterable[tuple[int, ShardJob]], run: Run
-) -> Iterator[tuple[int, Written]]:
+) -> Generator[tuple[int, Written], None, None]:
     """Runs numbered jobs on an executor and gives their results as they are done.
 
     Twice as many as it has workers are with it at once. Before the first, one of its workers is

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 
 from fastload.errors import FormatError
@@ -154,11 +155,12 @@ def write_shards(
             most = max(plan.shards - len(written), 1)
             count = _worker_count(source, most, workers)
             results = run_jobs(jobs(), count, advance, folder.lock)
-        for number, shard in results:
-            folder.journal.add(group.name, group.first + number, shard)
-            written[number] = shard
-            if isinstance(workers, Executor):
-                advance(rows_of(number))
+        with closing(results):
+            for number, shard in results:
+                folder.journal.add(group.name, group.first + number, shard)
+                written[number] = shard
+                if isinstance(workers, Executor):
+                    advance(rows_of(number))
         done = [written[number] for number in range(plan.shards)]
         shards = _without_gaps(done, plan, group, folder)
     finally:

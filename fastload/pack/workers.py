@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any
@@ -36,7 +36,7 @@ _START = (
 
 def run_jobs(
     jobs: Iterable[tuple[int, ShardJob]], workers: int, advance: Advance, keep_open: int
-) -> Iterator[tuple[int, Written]]:
+) -> Generator[tuple[int, Written], None, None]:
     """Runs numbered jobs and gives their results as they are done.
 
     The job of a process that dies is given to a fresh one, until three have died of it.
