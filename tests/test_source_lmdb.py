@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,9 @@ def test_entries_come_back_in_the_order_of_their_keys(tmp_path: Path, name: str)
     if name == "folder":
         fastload.pack(tmp_path / name, tmp_path / "2", workers=2, shard_size=500)
         assert same_bytes(tmp_path / "1", tmp_path / "2")
+        with ThreadPoolExecutor(4) as threads:  # an environment cannot be opened twice
+            fastload.pack(tmp_path / name, tmp_path / "3", executor=threads, shard_size=500)
+        assert same_bytes(tmp_path / "1", tmp_path / "3")
 
 
 def test_a_decoder_makes_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

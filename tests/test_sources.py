@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import re
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ import fastload
 from fastload.cli import main
 from fastload.pack.sources import KINDS, OPTIONS
 from fastload.pack.sources.kind import Kind
+from fastload.pack.sources.latest import latest
 
 ROOT = Path(__file__).parents[1]
 
@@ -125,3 +128,22 @@ def test_from_and_kind_are_one(tmp_path: Path) -> None:
         command = ["pack", str(tmp_path / "x.npy"), out, word, "raw", "--dtype", "i4", "--shape="]
         assert main(command) == 0
         assert len(fastload.open(out)) == 2
+
+
+def test_what_a_process_keeps_is_made_once_and_the_old_goes_first() -> None:
+    events: list[str] = []
+
+    class Opened:
+        def __init__(self, name: str) -> None:
+            self.name = name
+            time.sleep(0.02)
+            events.append(f"{name} opened")
+
+        def __del__(self) -> None:
+            events.append(f"{self.name} closed")
+
+    opened = latest(Opened)
+    with ThreadPoolExecutor(4) as threads:
+        for name in "aab":
+            assert [found.name for found in threads.map(opened, [name] * 4)] == [name] * 4
+    assert events == ["a opened", "a closed", "b opened"]
