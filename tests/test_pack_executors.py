@@ -155,6 +155,24 @@ def test_threads_have_ended_when_the_input_is_closed(
     assert same_bytes(out, tmp_path / "alone")
 
 
+def test_a_shard_that_cannot_be_written_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: ThreadPoolExecutor
+) -> None:
+    replace_file = os.replace
+
+    def full(source: str, target: str) -> None:
+        if target.endswith("shard-000003.safetensors"):
+            raise OSError(28, "No space left on device")
+        replace_file(source, target)
+
+    monkeypatch.setattr(os, "replace", full)
+    np.save(tmp_path / "x.npy", np.arange(100))
+    with pytest.raises(OSError, match="No space left on device") as raised:
+        fastload.pack(tmp_path / "x.npy", tmp_path / "out", executor=threads, shard_size=100)
+    assert raised.value.filename == str(tmp_path / "out/shard-000003.safetensors")
+    assert not list((tmp_path / "out").rglob(".tmp-*"))
+
+
 class Twice(ThreadPoolExecutor):
     """Makes another attempt at each job, once the pack is done."""
 
