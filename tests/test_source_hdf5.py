@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from packing import column, damaged, same_bytes, samples_of
 
 import fastload
-from fastload import _core
+from fastload import FormatError, _core
 from fastload.pack.sources import hdf5
 
 h5py = pytest.importorskip("h5py", reason="pip install 'fastload[hdf5]'")
@@ -91,6 +92,21 @@ def test_damage_ends_in_one_error(tmp_path: Path) -> None:
     content[place + 5] ^= 1
     path.write_bytes(content)
     damaged(path, out, "a.h5: dataset 'x' is damaged")
+
+
+def test_an_error_that_is_kept_does_not_stop_other_threads(tmp_path: Path) -> None:
+    for name, value in (("bad", 1), ("good", [1, 2, 3])):
+        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+            file.create_dataset("x", data=value)
+            file.create_dataset("y", data=[1, 2, 3])
+    with pytest.raises(FormatError, match="no first axis") as kept:
+        fastload.pack(tmp_path / "bad.h5", tmp_path / "out")
+    with ThreadPoolExecutor(1) as thread:
+        made = thread.submit(fastload.pack, tmp_path / "good.h5", tmp_path / "out", workers=1)
+        try:
+            assert made.result(20).rows == 3
+        finally:
+            del kept
 
 
 def test_text_that_is_not_utf_8_has_its_place(tmp_path: Path) -> None:

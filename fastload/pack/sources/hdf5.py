@@ -224,7 +224,7 @@ def _structure(names: list[str]) -> Structure:
 
 
 def _datasets(h5py: Any, group: Any, above: str = "") -> Iterator[tuple[str, Any]]:
-    for name, member in group.items():
+    for name, member in list(group.items()):  # its iterator holds h5py's lock
         if isinstance(member, h5py.Group):
             yield from _datasets(h5py, member, f"{above}{name}/")
         elif isinstance(member, h5py.Dataset):
