@@ -87,7 +87,8 @@ def test_the_job_of_a_worker_that_was_killed_is_done_by_another(tmp_path: Path) 
 def test_ctrl_c_keeps_what_is_finished(tmp_path: Path, workers: int) -> None:
     out = tmp_path / "out"
     process = start(tmp_path, workers)
-    wait_for((out / "shard-000001.safetensors").exists)
+    noted = out / ".fastload/journal.jsonl"
+    wait_for(lambda: noted.exists() and noted.stat().st_size)
     children = psutil.Process(process.pid).children()
     for target in [*(child.pid for child in children), process.pid]:  # as a terminal does
         os.kill(target, signal.SIGINT)
