@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
@@ -171,6 +172,22 @@ def test_a_shard_that_cannot_be_written_is_named(
         fastload.pack(tmp_path / "x.npy", tmp_path / "out", executor=threads, shard_size=100)
     assert raised.value.filename == str(tmp_path / "out/shard-000003.safetensors")
     assert not list((tmp_path / "out").rglob(".tmp-*"))
+
+
+def test_a_pool_that_is_broken_when_a_job_comes(tmp_path: Path) -> None:
+    class Broken(ThreadPoolExecutor):
+        asked = 0
+
+        def submit(self, function: Any, /, *arguments: Any, **options: Any) -> Future[Any]:
+            self.asked += 1
+            if self.asked == 3:
+                raise BrokenProcessPool("as it was meant to")
+            return super().submit(function, *arguments, **options)
+
+    np.save(tmp_path / "x.npy", np.arange(100))
+    message = r"died \(BrokenProcessPool: as it was meant to\).*--resume"
+    with Broken(1) as executor, pytest.raises(RuntimeError, match=message):
+        fastload.pack(tmp_path / "x.npy", tmp_path / "out", executor=executor, shard_size=100)
 
 
 class Twice(ThreadPoolExecutor):

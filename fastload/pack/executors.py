@@ -177,10 +177,15 @@ class _Call:
 
 
 def _submit(executor: Executor, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-    if isinstance(executor, ThreadPoolExecutor):
-        return executor.submit(function, *arguments)
-    # Dask's worker would end, and nobody be told, if a message named what it cannot import.
-    return executor.submit(pickle.loads, pickle.dumps(_Call(function, arguments)))
+    try:
+        if isinstance(executor, ThreadPoolExecutor):
+            return executor.submit(function, *arguments)
+        # Dask's worker would end, and nobody be told, if a message named what it cannot import.
+        return executor.submit(pickle.loads, pickle.dumps(_Call(function, arguments)))
+    except BrokenExecutor as error:  # by a job before
+        broken: Future[Any] = Future()
+        broken.set_exception(error)
+        return broken
 
 
 def _look(run: Run) -> str | None:
