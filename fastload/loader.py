@@ -311,11 +311,14 @@ class FastLoader(StatefulLoader[T_co]):
 
             - `batches`: handed out or copied ahead to a device.
             - `wait_s`: seconds in which `next()` waited for a batch, or made it.
-            - `wait_p50_ms`, `wait_p99_ms`: the median and the 99th percentile of such, to 1/16.
+            - `wait_p50_ms`, `wait_p99_ms`: such waits, batch by batch, in milliseconds: the median
+              and the 99th percentile, to within a sixteenth.
 
-            With a CUDA `device`, from the first iterator on (torch's own copies are not measured):
+            With a CUDA `device`, from the first iterator on, of what its streams have done by now;
+            nothing waits for them. Copies that torch makes, as to other devices, are not measured.
 
-            - `h2d_bytes`, `h2d_s`: copied to it, and seconds of its side stream for that.
+            - `h2d_bytes`: copied to it.
+            - `h2d_s`: seconds that these copies took, and the kernels behind them.
             - `gpu_stall_s`: seconds in which the stream that computes had done all of its work and
               waited for a batch.
 
@@ -325,11 +328,13 @@ class FastLoader(StatefulLoader[T_co]):
             - `missing`: samples that `on_error="skip"` left out.
             - `worker_wait_s`: seconds in which threads had nothing to do, summed over them.
             - `ready`: batches that wait to be taken, now.
-            - `cold_share`: of the batches, those whose data were not in the page cache; 0 to 1.
-            - `slot_bytes`: memory of batches that are being filled, ready, or kept, now.
+            - `cold_share`: of the batches, those that came while data were not in the page cache;
+              from 0 to 1.
+            - `slot_bytes`: memory of batches that are being filled, are ready, or are kept by
+              somebody, now.
             - `free_slot_bytes`: memory that is kept for the next ones, now.
-            - `slot_allocations`: pieces of memory that were ever taken for them; on the CPU it
-              stays as it is once the loader has enough.
+            - `slot_allocations`: pieces of memory that were ever taken for them. It stays as it is
+              once the loader has enough; for a GPU it grows, but all are parts of what is pinned.
 
         Example:
             >>> loader = FastLoader(ArrayDataset(np.arange(8)), batch_size=3)
