@@ -26,7 +26,7 @@ class CudaStreams(TorchStreams):
 
     def handle(self) -> int:
         """The driver's name for the current stream."""
-        return int(_raw_stream(self._device.index))
+        return int(self.current().cuda_stream)
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """Memory that belongs to the current stream."""
@@ -198,7 +198,3 @@ class CudaCopies:
         """See `Copies`."""
         self._copier.transfer.wait(self.ticket)
         self._copier.oldest = max(self._copier.oldest, self.ticket + 1)
-
-
-def _raw_stream(index: int) -> Any:
-    return torch._C._cuda_getCurrentRawStream(index)
