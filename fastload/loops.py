@@ -69,6 +69,9 @@ def ddp_train(
 ) -> list[float]:
     """Trains under torchrun or alone, on from `checkpoint` if that exists; gives all losses.
 
+    `data` is what FastLoader takes. Checkpoints are written after each epoch and each `save_every`
+    steps. What the steps took is in the `log`, one file for each rank, for `fastload report`.
+
     Example:
         >>> losses = ddp_train(torch.nn.Linear(2, 1), lambda p: torch.optim.SGD(p, lr=0.1),
         ...     torch.ones(8, 2), lambda model, x: model(x).square().mean(), epochs=3, batch_size=4)
@@ -90,6 +93,8 @@ def ddp_train(
                 losses.append(step(group).loss)
                 if checkpoint is not None and step.steps % save_every == 0:
                     step.save(checkpoint, loader)
+            if checkpoint is not None:
+                step.save(checkpoint, loader)
         found = torch.stack(losses) if losses else torch.zeros(0, device=process.device)
         torch.distributed.all_reduce(found)  # until here nobody has waited for the device
         return (found / process.world).tolist()

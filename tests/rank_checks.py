@@ -255,12 +255,18 @@ def a_group_that_exists_is_left_as_it_is(folder: Path) -> None:
 def ddp_train_goes_on_from_its_checkpoint(folder: Path) -> None:
     path = folder / "ddp_train.pt"
 
-    def train(epochs: int, checkpoint: str | None = None) -> list[float]:
+    def train(epochs: int, checkpoint: str | None = None, calls: int = 99) -> list[float]:
+        left = list(range(calls))
+
+        def loss_fn(model: nn.Module, batch: Any) -> Tensor:
+            left.pop()  # IndexError in the call after
+            return mse(model, batch)
+
         return fastload.ddp_train(
             make_model(),
             lambda parameters: torch.optim.AdamW(parameters, lr=0.01),
             dataset(50),
-            mse,
+            loss_fn,
             epochs=epochs,
             batch_size=SIZE,
             precision="fp32",
@@ -272,9 +278,13 @@ def ddp_train_goes_on_from_its_checkpoint(folder: Path) -> None:
     losses = train(3)
     assert len(losses) == 9
     assert losses[-1] < losses[0]
-    begun = train(1, str(path))  # saved after two of three steps
-    assert begun == losses[:3]
-    assert train(3, str(path)) == losses[2:]
+    try:
+        train(1, str(path), calls=4)  # saved after two of three steps
+        raise AssertionError("it went on")
+    except IndexError:
+        pass
+    assert train(2, str(path)) == losses[2:6]
+    assert train(3, str(path)) == losses[6:]
 
 
 CHECKS: list[Callable[[Path], None]] = [
