@@ -6,7 +6,7 @@ import math
 import operator
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -58,7 +58,8 @@ class Mixture:
         ValueError: there is no dataset, or one is empty; weights that are negative, not finite, all
             0 or not as many as datasets; fields of different names; an argument is none of these;
             an epoch would have more than 2**62 samples.
-        TypeError: a dataset is an IterableDataset or has no length; an argument is no number.
+        TypeError: a dataset is an IterableDataset or has no length; datasets or weights are no
+            list; an argument is no number.
 
     Example:
         >>> text, code = ArrayDataset(np.arange(0, 60)), ArrayDataset(np.arange(100, 120))
@@ -80,6 +81,9 @@ class Mixture:
         exhausted: str = "stop",
         samples: int | None = None,
     ) -> None:
+        for name, value in (("datasets", datasets), ("weights", weights)):
+            if isinstance(value, (str, bytes, os.PathLike, Mapping)):
+                raise TypeError(f"{name} must be a list, not {value!r}")
         self.datasets = [
             open_path(each) if isinstance(each, (str, os.PathLike)) else each for each in datasets
         ]
