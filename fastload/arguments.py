@@ -48,7 +48,11 @@ def check_own(
     if io not in IO_KINDS:
         raise ValueError(f"io must be 'auto', 'mmap', 'pread' or None, not {io!r}")
     if seed is None and shard is not None:
-        raise ValueError("shard= needs seed=: only the keyed order is shared out by itself")
+        raise ValueError(
+            "shard= is the sampler's: WeightedSampler(..., shard=)"
+            if isinstance(sampler, WeightedSampler)
+            else "shard= needs seed=: only the keyed order is shared out by itself"
+        )
     if seed is None and order != "full":
         raise ValueError(f"order={order!r} needs seed=")
     resolved_tail(tail, drop_last=False)

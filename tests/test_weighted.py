@@ -161,6 +161,11 @@ def test_a_state_is_of_these_weights() -> None:
         made(WEIGHTS).load_state_dict(state)
 
 
+def test_shard_is_the_samplers() -> None:
+    with pytest.raises(ValueError, match=r"WeightedSampler\(\.\.\., shard=\)"):
+        FastLoader(numbers(7), 8, sampler=WeightedSampler(WEIGHTS), shard=(0, 2))
+
+
 def test_groups_masks_and_random_transforms_follow() -> None:
     loaders = [
         FastLoader(
