@@ -115,9 +115,13 @@ def lines(curves: Sequence[Sequence[tuple[float, float]]], *, x: str, y: str) ->
             f'<polyline points="{path}" fill="none" stroke-width="1.5" '
             f'stroke="{COLORS[number % len(COLORS)]}"/>'
         )
-    parts.append(f'<text x="{left:g}" y="10">{escape(y)}, up to {most_y:.4g}</text>')
+    parts.append(f'<text x="{left:g}" y="10">{escape(y)}, up to {_number(most_y)}</text>')
     parts.append(
         f'<text x="{width - 6:g}" y="{height - 6:g}" text-anchor="end">'
-        f"{escape(x)}, up to {most_x:.4g}</text></svg>"
+        f"{escape(x)}, up to {_number(most_x)}</text></svg>"
     )
     return "".join(parts)
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"

@@ -15,7 +15,7 @@ from pages import well_formed
 from steps import HostReads
 from torch.utils.data import DataLoader
 
-from fastload import ArrayDataset, FastLoader, log_lines, watch
+from fastload import ArrayDataset, FastLoader, log_lines, svg, watch
 from fastload.cli import main
 from fastload.run_log import Watch
 from fastload.runs import Run, page
@@ -150,6 +150,12 @@ def test_runs_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     [summary] = json.loads(capsys.readouterr().out).values()
     assert summary["samples_per_s"] == pytest.approx(16 / (5 * 0.04))
     assert summary["epoch_s"] == pytest.approx(0.12)
+
+
+def test_large_numbers_are_written_out() -> None:
+    drawn = svg.lines([[(1.0, 51_112.4), (3.0, 0.0)]], x="steps", y="samples/s")
+    assert "samples/s, up to 51,112<" in drawn
+    assert "steps, up to 3<" in drawn
 
 
 def test_a_run_without_losses_has_no_convergence(tmp_path: Path) -> None:

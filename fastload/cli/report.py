@@ -15,7 +15,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "logs",
         nargs="+",
         metavar="[NAME=]LOG",
-        help="written by fastload.watch; the first one is what others are compared with",
+        help="written by fastload.watch or TrainStep(log=), each by one rank; the first one is "
+        "what others are compared with",
     )
     add("--html", type=Path, metavar="FILE", help="write a page with the curves of all runs")
     add("--plot", type=Path, metavar="FILE", help="draw them: x.png, x.pdf, ...")
