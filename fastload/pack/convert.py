@@ -133,7 +133,8 @@ def pack(
             same input and options is left as it is; of an input in memory, only names, types and
             lengths can be compared then.
         dry_run: Write nothing; report what would be written.
-        shard_size: Bytes of a shard; rows per shard are the power of two that fits, at least one.
+        shard_size: Bytes of a shard, an integer; rows per shard are the power of two that fits, at
+            least one.
         workers: Processes; None takes one per CPU core and no more than there are shards, for files
             that are merely copied one per 4 GiB. A dataset that another process cannot make, and an
             `.npz` file, are read in this process.
