@@ -32,7 +32,8 @@ class WeightedSampler(KeyedSampler):
         batch_size: Samples of one rank's step; in a FastLoader, its `batch_size`.
         drop_last: Drop the last step where it is not full; in a FastLoader, its `drop_last`.
         shard: See `fastload.ranks.find_place`.
-        tail: See `KeyedSampler`.
+        tail: See `KeyedSampler`. A FastLoader's own `tail` and `drop_last` decide whether the last
+            step is dropped; "mask" and "short" may be said here.
 
     Raises:
         ValueError: a weight is negative or not finite, none is above 0, or they are not of one
