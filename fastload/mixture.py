@@ -197,6 +197,8 @@ def _sizes(datasets: list[Any]) -> list[int]:
             raise TypeError(
                 f"dataset {number} is an IterableDataset, which has no sample at an index"
             )
+        if not hasattr(dataset, "__len__"):
+            raise TypeError(f"dataset {number} has no length: {type(dataset).__name__}")
         sizes.append(len(dataset))
         if not sizes[-1]:
             raise ValueError(f"dataset {number} is empty")

@@ -312,7 +312,7 @@ def test_negative_indices_count_from_the_end_of_the_first_epoch() -> None:
         ([], {}, ValueError, "at least one dataset"),
         ([range(2), range(0)], {}, ValueError, "dataset 1 is empty"),
         ([range(2), Stream()], {}, TypeError, "dataset 1 is an IterableDataset"),
-        ([iter("ab")], {}, TypeError, "no len"),
+        ([range(2), iter("ab")], {}, TypeError, "dataset 1 has no length: str_"),
         ([range(2)], {"weights": []}, ValueError, "there is none"),
         ([range(2)], {"weights": [1, 2]}, ValueError, "2 weights for 1 datasets"),
         ([range(2)] * 2, {"weights": [1, -0.5]}, ValueError, "number 1 is negative: -0.5"),
