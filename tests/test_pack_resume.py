@@ -60,6 +60,25 @@ def test_killed_at_any_moment_and_resumed(tmp_path: Path, workers: int) -> None:
     assert same_bytes(out, clean / "out")
 
 
+def test_what_an_attempt_of_before_removes_meanwhile_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, unlink = tmp_path / "out", os.unlink
+    np.save(tmp_path / "x.npy", np.arange(10))
+    with stopped_at(monkeypatch, 0):
+        fastload.pack(tmp_path / "x.npy", out)
+    stale = out / ".fastload" / ".tmp-0-shard"
+    stale.touch()
+
+    def after_another(path: Any, **options: Any) -> None:
+        if os.fspath(path) == os.fspath(stale):
+            unlink(path)
+        unlink(path, **options)
+
+    monkeypatch.setattr(os, "unlink", after_another)
+    fastload.pack(tmp_path / "x.npy", out, resume=True)
+
+
 def test_workers_end_with_the_process_that_started_them(tmp_path: Path) -> None:
     process = start(tmp_path, 2)
     wait_for(lambda: len(psutil.Process(process.pid).children()) == 2)

@@ -241,7 +241,8 @@ class OutputFolder:
         for folder in (self.path, self._file(WORK_FOLDER)):
             for name in os.listdir(folder) if os.path.isdir(folder) else ():
                 if name.startswith(TEMPORARY_PREFIX):
-                    os.unlink(os.path.join(folder, name))
+                    with contextlib.suppress(FileNotFoundError):  # its attempt ends at this moment
+                        os.unlink(os.path.join(folder, name))
 
     def commit(self, manifest: Manifest, writer: str, *, replaces: Manifest | None = None) -> None:
         """Makes the dataset complete.
