@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from multiprocessing import get_context
@@ -84,24 +84,20 @@ def test_growing_and_replacing(tmp_path: Path, threads: ThreadPoolExecutor) -> N
     assert len(content(tmp_path / "a.2")) > 20
 
 
-def test_no_more_than_twice_its_workers_at_once(tmp_path: Path) -> None:
-    class Watched(ThreadPoolExecutor):
-        most = flying = 0
+def test_no_more_than_twice_its_workers_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flying: list[int] = []
 
-        def submit(self, function: Any, /, *arguments: Any, **options: Any) -> Future[Any]:
-            self.flying += 1
-            self.most = max(self.most, self.flying)
-            future = super().submit(function, *arguments, **options)
-            future.add_done_callback(self.land)
-            return future
+    def counted(futures: Any, **options: Any) -> Any:
+        flying.append(len(futures))
+        return wait(futures, **options)
 
-        def land(self, _: Any) -> None:
-            self.flying -= 1
-
+    monkeypatch.setattr(executors, "wait", counted)
     np.save(tmp_path / "x.npy", np.arange(1000))
-    with Watched(3) as executor:
+    with ThreadPoolExecutor(3) as executor:
         fastload.pack(tmp_path / "x.npy", tmp_path / "out", executor=executor, shard_size=200)
-    assert executor.most == 6
+    assert max(flying) == 6
 
 
 # --- When something goes wrong ----------------------------------------------------------------
@@ -331,6 +327,19 @@ def test_workers_without_fastload(tmp_path: Path) -> None:
     message = "a worker cannot import .*No module named 'fastload'.*install fastload"
     with pytest.raises(RuntimeError, match=message):
         fastload.pack(tmp_path / "x.npy", tmp_path / "out", executor=Bare())
+
+
+def test_a_dataset_that_a_worker_does_not_find(
+    tmp_path: Path, processes: ProcessPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "at_home.py").write_text(
+        f"import os\nif os.getpid() != {os.getpid()}: raise ModuleNotFoundError('not here')\n"
+        "class Data(list):\n    def __init__(self): super().__init__(range(9))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    message = rf"a worker on {platform.node()} cannot import .*: not here .*PYTHONPATH"
+    with pytest.raises(ImportError, match=message):
+        fastload.pack("at_home:Data", tmp_path / "out", executor=processes)
 
 
 def test_inputs_that_cannot_travel_are_refused_before_anything_is_written(

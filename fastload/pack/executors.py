@@ -12,6 +12,7 @@ import pickle
 import platform
 import secrets
 import time
+import traceback
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import (
     FIRST_COMPLETED,
@@ -213,6 +214,12 @@ def _attempt(job: ShardJob, run: Run) -> Attempted:
             os.unlink(path)  # nobody else will
             raise
         return path, written
+    except ImportError as error:
+        said = ImportError(
+            f"a worker on {platform.node()} cannot import what reads the input: {error} (a dataset "
+            "given as module:object must be found there, by PYTHONPATH for instance)"
+        )
+        return Failure(said, traceback.format_exc())
     except Exception as error:
         if isinstance(error, OSError) and error.filename == path:
             error.filename = job.path
