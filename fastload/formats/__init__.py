@@ -18,7 +18,7 @@ from fastload.formats.files import (
     suffix,
 )
 
-_PACK_ADVICE = "`fastload pack` converts images, .npz and others"
+_PACK_ADVICE = "`fastload pack` converts images, tables, .npz and others (docs/pack.md)"
 
 
 def open_extents(path: Paths, *, dtype: Any = None, shape: Any = None) -> Extents:
@@ -54,7 +54,10 @@ def open_extents(path: Paths, *, dtype: Any = None, shape: Any = None) -> Extent
         raise ValueError(f"dtype and shape are for raw files, but {where!r} is {kind}")
     if kind == "raw":
         if dtype is None or shape is None:
-            raise ValueError(f"{where!r} is read as raw numbers, which needs dtype= and shape=")
+            raise ValueError(
+                f"{where!r} is read as raw numbers, which needs dtype= and shape=; if it holds "
+                f"something else: {_PACK_ADVICE}, TokenDataset reads streams of tokens"
+            )
         return raw.read_extents(where, dtype, shape)
     return npy.read_extents(where) if kind == "npy" else safetensors.read_extents(where)
 
