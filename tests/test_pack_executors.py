@@ -26,7 +26,6 @@ from small_inputs import inputs, patient
 
 import fastload
 from fastload import FormatError
-from fastload.cli import main
 from fastload.pack import executors
 from fastload.pack.executors import Run
 
@@ -373,46 +372,3 @@ def test_executor_and_workers_are_one_choice(tmp_path: Path, threads: ThreadPool
     assert "choose one" in message
     message = refused(np.arange(3), tmp_path / "out", executor=4)
     assert "executor must be a concurrent.futures.Executor, not a int" in message
-
-
-# --- The command line -------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (
-            ["--engine", "dask"],
-            "--engine dask needs --scheduler ADDRESS, or DASK_SCHEDULER_ADDRESS",
-        ),
-        (["--scheduler", "tcp://head:1"], "--scheduler is Dask's: --engine dask"),
-        (["--engine", "dask", "--address", "auto"], "--address is Ray's: --engine ray"),
-    ],
-)
-def test_engines_are_told_what_is_theirs(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
-) -> None:
-    np.save(tmp_path / "x.npy", np.arange(3))
-    command = ["pack", str(tmp_path / "x.npy"), str(tmp_path / "out")]
-    assert main([*command, *words]) == 1
-    assert capsys.readouterr().err == f"fastload: error: {message}\n"
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(("engine", "package"), [("dask", "distributed"), ("ray", "ray")])
-def test_an_engine_that_is_not_installed(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    engine: str,
-    package: str,
-) -> None:
-    monkeypatch.setitem(sys.modules, package, None)
-    np.save(tmp_path / "x.npy", np.arange(3))
-    command = ["pack", str(tmp_path / "x.npy"), str(tmp_path / "out"), "--engine", engine]
-    assert main(command) == 1
-    message = f"--engine {engine} needs {package}, which is not installed: pip install"
-    assert f"fastload: error: {message} 'fastload[{engine}]'" in capsys.readouterr().err
-    assert main([*command, "--dry-run"]) == 0  # nobody is needed
-    assert main([*command[:-1], "local"]) == 0
-    assert len(fastload.open(tmp_path / "out")) == 3

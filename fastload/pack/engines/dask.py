@@ -7,6 +7,7 @@ A job whose worker dies is given to another one by the scheduler, until
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
@@ -26,7 +27,7 @@ def connected(scheduler: str | None = None) -> Iterator[Executor]:
     Raises:
         ImportError: `distributed` is not installed.
         OSError: nobody answers there.
-        ValueError: there is no address.
+        ValueError: there is no address, or it is none.
     """
     distributed = package("distributed", "dask")
     dask = package("dask", "dask")
@@ -34,6 +35,12 @@ def connected(scheduler: str | None = None) -> Iterator[Executor]:
     if scheduler is None:
         raise ValueError("--engine dask needs --scheduler ADDRESS, or DASK_SCHEDULER_ADDRESS")
     is_file = os.path.isfile(scheduler)
+    # A client that was given something else waits for a minute before it ends.
+    if not is_file and not re.search(r"^inproc://|:\d+(/|$)", scheduler):
+        raise ValueError(
+            f"--scheduler {scheduler!r} is neither a file that is there nor an address, such as "
+            "tcp://head:8786"
+        )
     where = {"scheduler_file": scheduler} if is_file else {"address": scheduler}
     with distributed.Client(**where, set_as_default=False) as client:
         # Else a result of an earlier run with the same arguments could be given back.
