@@ -6,8 +6,10 @@ import json
 import math
 import os
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,10 @@ from fastload.structure import flatten
 _LINES = 50  # losses are read from the device no more often than once in so many steps,
 _SECONDS = 5.0  # or in so much time, which a kill may cost
 _GRACE_S = 2.0  # for a device, when the training is over
+_MOST_LATE = 100_000  # lines that wait for room on the disk
 _POLL_S = 1e-4
+
+_FIRST = b'{"fastload_log"'
 
 Row = dict[str, Any]
 
@@ -34,7 +39,8 @@ class RunLog:
     `put` was given; `gpu_wait_s` if there are `stalls`, and with those now and then
     `nvml_utilisation_percent`; and `unfinished` if the step was broken
     off. Numbers on a GPU are fetched by copies that nobody waits for, and written when they have
-    come.
+    come. Lines that cannot be written, as on a full disk, are tried again with the next ones, and
+    a warning says so: a log ends no training.
 
     Not for several threads at once. A forked child writes nothing.
 
@@ -48,6 +54,7 @@ class RunLog:
         clock: Seconds.
 
     Raises:
+        OSError: the file cannot be made.
         ValueError: the file to go on with is no log.
 
     Example:
@@ -82,6 +89,8 @@ class RunLog:
         self._utilisation: Utilisation | None = None
         self._rows: list[Row] = []
         self._on_its_way: deque[tuple[list[Row], list[_Fetched | _Stalled]]] = deque()
+        self._late: deque[str] = deque(maxlen=_MOST_LATE)
+        self._has_warned = False
         going_on = append and _cut(self._path)
         with open(self._path, "a" if going_on else "w", encoding="utf-8") as file:
             file.write(json.dumps({"fastload_log": 1, **about}) + "\n")
@@ -184,7 +193,7 @@ class RunLog:
 
     def _write(self, *, patience_s: float, at_last: bool = False) -> None:
         """Writes lines whose numbers have come from the device; at last, others without them."""
-        lines, until = [], time.monotonic() + patience_s
+        until = time.monotonic() + patience_s
         while self._on_its_way:
             rows, fetched = self._on_its_way[0]
             if not all(part.has_come(until) for part in fetched) and not at_last:
@@ -192,10 +201,29 @@ class RunLog:
             self._on_its_way.popleft()
             for part in fetched:
                 part.put()
-            lines += [json.dumps(row) + "\n" for row in rows]
-        if lines and os.getpid() == self._owner:
+            self._late += [json.dumps(row) + "\n" for row in rows]
+        if self._late and os.getpid() == self._owner:
+            self._append_late()
+
+    def _append_late(self) -> None:
+        end: int | None = None
+        try:
             with open(self._path, "a", encoding="utf-8") as file:
-                file.writelines(lines)
+                end = file.tell()
+                file.writelines(self._late)
+        except OSError as error:
+            if end is not None:
+                with suppress(OSError):  # no line may follow half a line
+                    os.truncate(self._path, end)
+            if not self._has_warned:
+                self._has_warned = True
+                warnings.warn(
+                    f"lines of the log {self._path} wait until they can be written: {error}",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+            return
+        self._late.clear()
 
 
 class _Fetched:
@@ -293,7 +321,10 @@ def _cut(path: str) -> bool:
     if not Path(path).exists():
         return False
     with open(path, "r+b") as file:
-        if not file.readline().startswith(b'{"fastload_log"'):
+        first = file.readline()
+        if _FIRST.startswith(first):  # the first line was cut off
+            return False
+        if not first.startswith(_FIRST):
             raise ValueError(f"{path} is not a log of fastload: the training cannot go on in it")
         end = file.seek(0, os.SEEK_END)
         while end:

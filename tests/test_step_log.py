@@ -151,16 +151,38 @@ def test_an_old_file_is_replaced_unless_a_checkpoint_was_loaded(tmp_path: Path) 
     assert lines(path)[0]["fastload_log"] == 1
 
 
-@pytest.mark.parametrize("text", ["", '{"fastload_log": 1, "precis'])
+@pytest.mark.parametrize("text", ["", '{"fastl', '{"fastload_log": 1, "precis'])
 def test_a_file_that_was_killed_at_once_is_begun_anew(tmp_path: Path, text: str) -> None:
     path = tmp_path / "run.jsonl"
     path.write_text(text)
-    if text:
-        RunLog(path, {"by": "hand"}, append=True)
-        assert lines(path) == [{"fastload_log": 1, "by": "hand"}]
-    else:
-        with pytest.raises(ValueError, match="is not a log"):
-            RunLog(path, {}, append=True)
+    RunLog(path, {"by": "hand"}, append=True)
+    assert lines(path) == [{"fastload_log": 1, "by": "hand"}]
+
+
+FULL_DISK = """
+import resource, signal, sys, torch, warnings
+from fastload import TrainStep
+model = torch.nn.Linear(2, 1)
+step = TrainStep(model, torch.optim.SGD(model.parameters(), 0.1), lambda m, b: m(b).mean(),
+                 log=sys.argv[1])
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+limit = resource.RLIM_INFINITY
+with warnings.catch_warnings(record=True) as said:
+    warnings.simplefilter("always")
+    for number in range(240):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit if number > 200 else 4000, limit))
+        step(torch.zeros(4, 2))
+assert step.steps == 240
+assert [w.category for w in said] == [RuntimeWarning], said
+assert "wait until they can be written" in str(said[0].message)
+"""
+
+
+def test_a_full_disk_ends_no_training_and_costs_no_line(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    command = [sys.executable, "-c", FULL_DISK, str(path)]
+    subprocess.run(command, check=True, timeout=60, cwd=tmp_path)
+    assert [step["step"] for step in Run(str(path)).steps] == list(range(240))
 
 
 def test_a_step_that_fails_leaves_a_line(tmp_path: Path) -> None:
