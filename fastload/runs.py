@@ -13,6 +13,8 @@ from fastload import svg
 Points = list[tuple[float, float]]
 
 _POINTS = 200  # of a curve
+_NEEDED = ("step", "start_s", "step_s", "wait_s", "samples")
+_READ = (*_NEEDED, "loss", "gpu_wait_s", "nvml_utilisation_percent")
 _SPEED = ("run", "samples/s", "step ms", "waiting", "gpu busy", "NVML")
 TITLES = (*_SPEED, "s/epoch", "last loss", "speed")
 
@@ -36,14 +38,14 @@ class Run:
         self.steps: list[dict[str, Any]] = []
         self._first: set[int] = set()  # steps of each process, which start things
         started = False
-        with open(path, encoding="utf-8") as file:
+        with open(path, encoding="utf-8", errors="replace") as file:
             for number, line in enumerate(file):
                 try:
                     row = json.loads(line)
                     if number == 0 or "fastload_log" in row:
                         _, started = row["fastload_log"], True
                         continue
-                    _ = row["step_s"], row["wait_s"], row["samples"], row["start_s"], row["step"]
+                    _check(row)
                 except (ValueError, KeyError, TypeError):
                     if number and not line.endswith("\n"):
                         break  # the training was killed while it wrote
@@ -68,7 +70,7 @@ class Run:
     def summary(self) -> dict[str, float | None]:
         """Means over all steps but the first of each process, which starts things."""
         steps = [step for step in self.steps if step["step"] not in self._first] or self.steps
-        total = sum(step["step_s"] for step in steps)
+        total = sum(step["step_s"] for step in steps) or 1e-9
         epochs: dict[int | None, float] = {}
         for step in self.steps:
             epoch = step.get("epoch")
@@ -106,6 +108,15 @@ class Run:
                 found["loss"].append((at, statistics.fmean(losses)))
                 found["loss over time"].append((part[-1]["start_s"], found["loss"][-1][1]))
         return found
+
+
+def _check(row: dict[str, Any]) -> None:
+    """Raises unless the line of a step has what is read of it, as numbers."""
+    for name in _NEEDED:
+        _ = row[name]
+    for name in _READ:
+        if not isinstance(row.get(name, 0), (int, float)):
+            raise TypeError(name)
 
 
 def _gpu_busy(steps: Sequence[dict[str, Any]]) -> float | None:

@@ -172,15 +172,38 @@ def test_names_cannot_break_the_page(tmp_path: Path) -> None:
     assert "script" not in well_formed(page.read_text())
 
 
+STEP = {"step": 0, "start_s": 0.0, "step_s": 0.0, "wait_s": 0.0, "samples": 4}
+
+
+def as_log(*rows: Any) -> str:
+    return "".join(json.dumps(row) + "\n" for row in ({"fastload_log": 1}, *rows))
+
+
 @pytest.mark.parametrize(
-    "text", ["", "{}\n", '{"fastload_log": 1}\n', '{"fastload_log": 1}\nnonsense\n', "\x00"]
+    "text",
+    [
+        "",
+        "{}\n",
+        as_log(),
+        as_log() + "nonsense\n",
+        "\x00",
+        as_log(STEP) + "\udcff\n",
+        as_log(STEP | {"loss": None}),
+        as_log(STEP, STEP | {"step": "1"}),
+        as_log(STEP | {"step_s": "1"}),
+    ],
 )
 def test_what_is_no_log_is_refused(
     tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "a.jsonl").write_text(text)
+    (tmp_path / "a.jsonl").write_text(text, errors="surrogateescape")
     assert main(["report", str(tmp_path / "a.jsonl")]) == 1
     assert "a.jsonl" in capsys.readouterr().err
+
+
+def test_steps_that_took_no_time_are_reported(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(as_log(STEP, STEP | {"step": 1}))
+    assert main(["report", str(tmp_path / "a.jsonl")]) == 0
 
 
 def test_a_log_that_was_cut_off_is_read_up_to_there(tmp_path: Path) -> None:
