@@ -255,6 +255,7 @@ class _NativeIterator:
                 arrays.append(self._without(real, number, missing))
             return self._make(arrays, lambda: self._samples(number, missing))
         finally:
+            self._stream.forget(number)
             self._progress.turns += 1
 
     def _samples(self, number: int, missing: Sequence[int]) -> Int64Array:

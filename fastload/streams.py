@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections import deque
 from collections.abc import Iterator
 from typing import Any, Protocol
 
@@ -60,6 +59,9 @@ class Stream(Protocol):
     def real(self, turn: int) -> Mask:
         """Which samples of that batch are real; bool (B,)."""
 
+    def forget(self, turn: int) -> None:
+        """Nobody will ask for that batch again."""
+
 
 def make_stream(index_sampler: Any, mark: Bookmark, rows: int, masked: bool = False) -> Stream:
     """The stream for a dataset of `rows` samples that computes as much as possible natively.
@@ -108,6 +110,9 @@ class KeyedStream:
         """Of batch `turn`, which of its samples are real."""
         assert isinstance(self.order, _core.EpochPlan)
         return real_samples(self.order, turn)
+
+    def forget(self, turn: int) -> None:
+        """Nothing is kept of batches."""
 
 
 def begin_keyed(sampler: KeyedSampler, mark: Bookmark) -> Progress:
@@ -217,6 +222,9 @@ class StockStream:
         """Nothing fills up batch `turn`."""
         return np.ones(len(self.odd.get(turn) or self.indices(turn)), np.bool_)
 
+    def forget(self, turn: int) -> None:
+        """The order is kept as a whole."""
+
     def items(self) -> Iterator[Any]:
         """What iterating the sampler gives: lists of ints, or ints."""
         indices, batch = self._begin(), self._batch or 1
@@ -245,7 +253,7 @@ class PushedStream:
         self._rows = rows
         self._batches = CountedBatches(index_sampler, mark)
         self._pulled = -1
-        self._pushed: deque[tuple[int, Int64Array, Mask | None]] = deque()
+        self._pushed: dict[int, tuple[Int64Array, Mask | None]] = {}
         self.order: Order = _core.PushedOrder()
         self.progress = Progress(0)
         self.odd: dict[int, list[Any]] = {}
@@ -272,22 +280,25 @@ class PushedStream:
         mask = None
         if self._masks is not None:
             mask = self._masks.of(self.progress.first + self._pulled, batch)
+        # Another thread may take the batch as soon as it is pushed.
+        self._pushed[self._pulled] = indices, mask
         self.order.push(indices)
-        self._pushed.append((self._pulled, indices, mask))
-        while self._pushed[0][0] < self.progress.turns:
-            self._pushed.popleft()
         self._pulled += 1
         return True
 
     def indices(self, turn: int) -> Int64Array:
         """Of batch `turn`, counted from the first one."""
-        return {turn: indices for turn, indices, _ in self._pushed}[turn]
+        return self._pushed[turn][0]
 
     def real(self, turn: int) -> Mask:
         """Of batch `turn`, where batches are masked."""
-        mask = {turn: mask for turn, _, mask in self._pushed}[turn]
+        mask = self._pushed[turn][1]
         assert mask is not None
         return mask
+
+    def forget(self, turn: int) -> None:
+        """Frees its indices."""
+        self._pushed.pop(turn, None)
 
 
 class CountedBatches:

@@ -6,6 +6,7 @@ import copy
 import gc
 import os
 import pickle
+import sys
 import threading
 import time
 import warnings
@@ -150,6 +151,35 @@ def test_threads_may_share_an_iterator() -> None:
         thread.join()
     assert not failures
     assert sorted(seen) == list(range(0, 4000, 4))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_threads_may_share_an_iterator_over_batches_of_their_own(workers: int) -> None:
+    own = [list(range(begin, begin + 2)) for begin in range(0, 1000, 2)]
+    seen: list[int] = []
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(10):
+            batches = iter(
+                FastLoader(
+                    numbers(1000), batch_sampler=own, num_workers=workers, seed=0, tail="mask"
+                )
+            )
+
+            def run(batches: Any = batches) -> None:
+                for batch, real in batches:
+                    assert real.tolist() == [True, True]
+                    seen.append(int(batch[0]))
+
+            threads = [threading.Thread(target=run) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert sorted(seen) == sorted([*range(0, 1000, 2)] * 10)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
