@@ -16,7 +16,7 @@ from fastload import _core, ranks
 ORDERS = ("full", "block")
 TAILS = ("drop", "pad", "mask", "short")
 _MAX_SEED = 2**64
-_MAX_INDEX = 2**62
+MAX_INDEX = 2**62
 # Rows of a block when the size of a row is unknown.
 _BLOCK_ROWS = 1024
 _BLOCK_BYTES = 1 << 20
@@ -329,7 +329,7 @@ def _index_offset(dataset: Any, epoch: KeyedEpoch) -> int:
     if not getattr(type(dataset), "epochs_follow", False):
         return 0
     offset = epoch.epoch * epoch.rows
-    if offset + epoch.rows > _MAX_INDEX:
+    if offset + epoch.rows > MAX_INDEX:
         raise ValueError(f"epoch {epoch.epoch} of {epoch.rows} samples lies beyond index 2**62")
     return offset
 

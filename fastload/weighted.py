@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from fastload import _core
-from fastload.order import KeyedSampler, checked_int
+from fastload.order import MAX_INDEX, KeyedSampler, checked_int
 
 
 class WeightedSampler(KeyedSampler):
@@ -72,6 +72,8 @@ class WeightedSampler(KeyedSampler):
         self._draws = len(table)
         if num_samples is not None:
             self._draws = checked_int("num_samples", num_samples, least=1)
+            if self._draws > MAX_INDEX:
+                raise ValueError(f"num_samples must be at most 2**62, not {num_samples}")
 
     @property
     def positions(self) -> int:

@@ -218,6 +218,7 @@ def test_weights_in_a_file(tmp_path: Path) -> None:
         (["a"], {}, TypeError, "must be numbers"),
         ([1j], {}, TypeError, "must be numbers"),
         ([1], {"num_samples": 0}, ValueError, "num_samples must be in"),
+        ([1], {"num_samples": 2**62 + 1}, ValueError, r"num_samples must be at most 2\*\*62"),
         ([1], {"num_samples": 2.0}, TypeError, "num_samples must be an integer"),
         ([1], {"seed": -1}, ValueError, "seed must be in"),
         ([1], {"tail": "mask", "drop_last": True}, ValueError, "drop_last=True"),
