@@ -58,8 +58,8 @@ class Mixture:
         ValueError: there is no dataset, or one is empty; weights that are negative, not finite, all
             0 or not as many as datasets; fields of different names; an argument is none of these;
             an epoch would have more than 2**62 samples.
-        TypeError: a dataset is an IterableDataset or has no length; datasets or weights are no
-            list; an argument is no number.
+        TypeError: `datasets` is one itself, or a path or a dict; a dataset is an IterableDataset or
+            has no length; weights are a dict; an argument is no number.
 
     Example:
         >>> text, code = ArrayDataset(np.arange(0, 60)), ArrayDataset(np.arange(100, 120))
@@ -81,9 +81,9 @@ class Mixture:
         exhausted: str = "stop",
         samples: int | None = None,
     ) -> None:
-        for name, value in (("datasets", datasets), ("weights", weights)):
-            if isinstance(value, (str, bytes, os.PathLike, Mapping)):
-                raise TypeError(f"{name} must be a list, not {value!r}")
+        _check_several(datasets)
+        if isinstance(weights, (str, Mapping)):
+            raise TypeError(f"weights must be a list, not {weights!r}")
         self.datasets = [
             open_path(each) if isinstance(each, (str, os.PathLike)) else each for each in datasets
         ]
@@ -170,6 +170,8 @@ class Mixture:
         Raises:
             IndexError: the epoch reaches beyond index 2**62.
         """
+        if not 0 <= operator.index(epoch) < _LIMIT // len(self):
+            raise IndexError(f"epoch {epoch} of {len(self)} samples is out of range")
         return self._map.counts(epoch)
 
     def _checked(self, indices: Sequence[int]) -> Int64Array:
@@ -185,6 +187,16 @@ class Mixture:
             for weight, dataset, size in zip(self.weights, self.datasets, self.sizes, strict=True)
         )
         return f"{type(self).__name__}({len(self)} samples an epoch: {mixed})"
+
+
+def _check_several(datasets: Any) -> None:
+    """Raises TypeError for one dataset, whose samples would be taken for datasets."""
+    torch_data = sys.modules.get("torch.utils.data")
+    kinds = (str, os.PathLike, dict, Dataset, Mixture)
+    if isinstance(datasets, kinds) or (
+        torch_data is not None and isinstance(datasets, torch_data.Dataset)
+    ):
+        raise TypeError(f"datasets must be a list of datasets, not one {type(datasets).__name__}")
 
 
 def _sizes(datasets: list[Any]) -> list[int]:
