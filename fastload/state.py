@@ -192,10 +192,15 @@ def restore_keyed(state: dict[str, Any], sampler: KeyedSampler, fingerprint: str
     _same("seed", state["seed"], sampler.seed)
     _same("order", state["order"], order)
     details = sampler.details()
-    if state["samples"] > sampler.positions or not details.keys() <= state.keys():
+    if not details.keys() <= state.keys():
         raise ValueError(f"the state is damaged: {state!r}")
     if "weights" in details:
         _same("fingerprint of the weights", state["weights"], details["weights"])
+    if state["samples"] > sampler.positions:
+        raise ValueError(
+            f"the state has {state['samples']} samples of an epoch, which has only "
+            f"{sampler.positions} here: it is damaged, or num_samples was another"
+        )
     if order == "block":
         sampler.block_rows, sampler.window_blocks = state["block_rows"], state["window_blocks"]
     sampler.restore(state["epoch"], state["samples"])

@@ -156,6 +156,9 @@ def test_a_state_is_of_these_weights() -> None:
             made(other).load_state_dict(state)
     with pytest.raises(ValueError, match="another order: 'weighted', here it is 'full'"):
         FastLoader(numbers(7), 8, seed=0, shuffle=True).load_state_dict(state)
+    fewer = WeightedSampler(WEIGHTS, 7, seed=0)
+    with pytest.raises(ValueError, match=r"8 samples of an epoch.*only 7 here.*num_samples"):
+        FastLoader(numbers(7), 8, sampler=fewer).load_state_dict(state)
     del state["weights"]
     with pytest.raises(ValueError, match="damaged"):
         made(WEIGHTS).load_state_dict(state)
