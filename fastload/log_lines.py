@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from fastload.nvml import Utilisation
+from fastload.ranks import find_place
 from fastload.stall import Stalls
 from fastload.structure import flatten
 
@@ -308,8 +309,7 @@ def count_samples(batch: Any) -> int:
 
 
 def _of_rank(path: str) -> str:
-    dist = torch.distributed
-    rank = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+    rank = find_place().rank  # a watch may be made before torch.distributed is initialised
     if not rank:
         return path
     stem, suffix = os.path.splitext(path)

@@ -80,7 +80,7 @@ PYTHON_LAYERS = {
     "loader": LOADER,
     "nvml": set(),
     "stall": set(),
-    "log_lines": {"structure", "nvml", "stall"},
+    "log_lines": {"ranks", "structure", "nvml", "stall"},
     "step_log": {"groups", "log_lines", "stall"},
     "train": {"groups", "checkpoint", "log_lines", "stall", "step_log"},
     "checkpoint": {"ranks"},

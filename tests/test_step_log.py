@@ -304,10 +304,18 @@ def test_a_step_with_a_log_reads_no_number(tmp_path: Path) -> None:
     assert len(lines(tmp_path / "a")) == 1 + 3
 
 
-def test_ranks_have_files_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("initialised", [True, False])
+def test_ranks_have_files_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, initialised: bool
+) -> None:
     training = Training(tmp_path / "run.jsonl")
-    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.distributed, "get_rank", lambda: 3)
+    if initialised:
+        monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+        monkeypatch.setattr(torch.distributed, "get_rank", lambda: 3)
+        monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 4)
+    else:
+        monkeypatch.setenv("RANK", "3")
+        monkeypatch.setenv("WORLD_SIZE", "4")
     with training.step._log.step(0, torch.zeros(2)):
         pass
     training.step._log.flush()
