@@ -306,7 +306,9 @@ def set_sampler_epoch(index_sampler: Any, saved: Draw | None) -> None:
 def sampler_draw(index_sampler: Any) -> Draw:
     """What the sampler itself says about the order that it will give next."""
     sampler, draw = bottom(index_sampler), Draw()
-    if hasattr(sampler, "set_epoch") and isinstance(getattr(sampler, "epoch", None), int):
+    if isinstance(sampler, KeyedSampler):  # it moves on by itself
+        draw["sampler_epoch"] = sampler.next_epoch
+    elif hasattr(sampler, "set_epoch") and isinstance(getattr(sampler, "epoch", None), int):
         draw["sampler_epoch"] = sampler.epoch
     if isinstance(getattr(sampler, "num_replicas", None), int):
         draw["world"] = sampler.num_replicas

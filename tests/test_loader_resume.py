@@ -15,7 +15,7 @@ from oracle import flat, numbers, values
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, SequentialSampler
 
 import fastload
-from fastload import ArrayDataset, FastLoader
+from fastload import ArrayDataset, FastLoader, KeyedSampler
 
 N, SIZE = 23, 4
 STEPS = -(-N // SIZE)
@@ -103,6 +103,31 @@ def test_other_data_are_refused(name: str, tmp_path: Path) -> None:
     saved = make(name, fastload.open(path)).state_dict()
     path.rename(tmp_path / "y.npy")
     make(name, fastload.open(tmp_path / "y.npy")).load_state_dict(saved)
+
+
+class Batches(BatchSampler):
+    """Of which nobody knows what it makes of its sampler."""
+
+
+@pytest.mark.parametrize("epochs", [0, 1, 2])
+@pytest.mark.parametrize("options", [{"num_workers": 0}, {"num_workers": 2}])
+def test_a_keyed_sampler_in_a_batch_sampler_of_ones_own(
+    options: dict[str, Any], epochs: int
+) -> None:
+    def made() -> FastLoader[Any]:
+        sampler = KeyedSampler(range(N), batch_size=SIZE, seed=1)
+        return FastLoader(numbers(N), batch_sampler=Batches(sampler, SIZE, False), **options)
+
+    loader, between, inside = made(), made(), made()
+    for _ in range(epochs):
+        values(loader)
+    between.load_state_dict(loader.state_dict())
+    batches = iter(loader)
+    taken = [next(batches).tolist() for _ in range(2)]
+    inside.load_state_dict(loader.state_dict())
+    rest, later = [batch.tolist() for batch in batches], values(loader)
+    assert values(between) == taken + rest
+    assert [values(inside), values(inside)] == [rest, later]
 
 
 def test_other_orders_are_refused() -> None:
