@@ -319,9 +319,9 @@ class TrainStep:
         Raises:
             OSError: it could not be written; on all ranks.
         """
-        checkpoint.save(path, self.model, self.optimizer, self.state_dict(), loader)
         if self._log is not None:
-            self._log.flush()
+            self._log.flush()  # first: a training that goes on from there writes no earlier line
+        checkpoint.save(path, self.model, self.optimizer, self.state_dict(), loader)
 
     def load(self, path: str | os.PathLike[str], loader: Any = None) -> None:
         """Goes on where the checkpoint was written; every rank has to call it.

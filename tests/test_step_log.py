@@ -127,6 +127,21 @@ def test_a_killed_training_goes_on_in_its_log(tmp_path: Path) -> None:
     assert found.summary()["loss"] == pytest.approx(sum(whole[1:4] + whole[5:]) / 7)
 
 
+def test_a_kill_right_after_a_checkpoint_costs_no_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "run.jsonl"
+    training = Training(path)
+    made = training.run(1)
+    next(made), next(made)
+
+    def save(*arguments: Any) -> None:
+        assert [step["step"] for step in Run(str(path)).steps] == [0, 1]
+
+    monkeypatch.setattr("fastload.checkpoint.save", save)
+    training.step.save(tmp_path / "last.pt")
+
+
 def test_going_back_in_one_process(tmp_path: Path) -> None:
     path, state = tmp_path / "run.jsonl", tmp_path / "last.pt"
     training = Training(path)
