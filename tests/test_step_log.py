@@ -130,6 +130,7 @@ def test_a_killed_training_goes_on_in_its_log(tmp_path: Path) -> None:
 def test_a_kill_right_after_a_checkpoint_costs_no_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(log_lines, "_SECONDS", 1e9)
     path = tmp_path / "run.jsonl"
     training = Training(path)
     made = training.run(1)
