@@ -93,10 +93,14 @@ def test_the_job_of_a_worker_that_was_killed_is_done_by_another(tmp_path: Path) 
     clean.mkdir()
     assert finish(start(clean, 1))[0] == 0
     process = start(tmp_path, 2)
+    seen = psutil.Process(process.pid)
     for shard in (1, 5):
         wait_for((out / f"shard-{shard:06d}.safetensors").exists)
-        for child in psutil.Process(process.pid).children():
+        killed, descriptors = set(seen.children()), seen.num_fds()
+        for child in killed:
             child.kill()
+        wait_for(lambda old=killed: len(set(seen.children()) - old) == 2)
+        wait_for(lambda most=descriptors: seen.num_fds() <= most)  # nothing is kept of them
     code, stderr = finish(process)
     assert code == 0, stderr
     assert same_bytes(out, clean / "out")

@@ -63,7 +63,9 @@ def run_jobs(
 
         def bury(worker: _Worker, task: _Task) -> None:
             advance(-task.read)
-            task.note_death(worker.death())
+            how = worker.death()
+            worker.connection.close()
+            task.note_death(how)
             orphaned.append(task)
             idle.append(stack.enter_context(_Worker(keep_open)))
 
