@@ -215,6 +215,16 @@ def test_an_attempt_that_outlives_its_run_does_no_harm(
     assert content(out) == before
 
 
+def test_a_file_that_a_late_attempt_removes_itself(
+    tmp_path: Path, threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Just before the pack does."""
+    listed = os.listdir
+    monkeypatch.setattr(os, "listdir", lambda path: [*listed(path), ".tmp-0-gone"])
+    np.save(tmp_path / "x.npy", np.arange(10))
+    assert fastload.pack(tmp_path / "x.npy", tmp_path / "out", executor=threads).rows == 10
+
+
 def test_a_slow_attempt_notices_that_its_run_has_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
