@@ -119,17 +119,22 @@ def test_files_that_are_not_what_they_seemed(tmp_path: Path) -> None:
     assert drained(stream_images(paths, lengths, sizes, told.append)) == 3 * image
     assert sizes.tolist() == [[3, 5]] * 3
     assert sum(told) == 3
-    os.mkfifo(tmp_path / "pipe")
+    for name in ("pipe", "pipe with a writer"):
+        os.mkfifo(tmp_path / name)
+    writer = os.open(tmp_path / "pipe with a writer", os.O_RDWR)
     for odd, length in [
         (paths[0], len(image) - 1),
         (paths[0], len(image) + 1),
         (paths[0], 0),
         (str(tmp_path / "pipe"), 0),
+        (str(tmp_path / "pipe with a writer"), 0),
+        (str(tmp_path), 4096),
     ]:
         told.clear()
         with pytest.raises(UnstreamableError):
             drained(stream_images([*paths, odd], [*lengths, length], np.zeros((4, 2)), told.append))
         assert sum(told) == 0
+    os.close(writer)
     with pytest.raises(FileNotFoundError, match="gone"):
         drained(stream_images([*paths, f"{tmp_path}/gone"], [*lengths, 1], sizes, told.append))
     assert set(os.listdir("/proc/self/fd")) == before

@@ -56,7 +56,7 @@ def stream_images(
                 filled, told = 0, place
             # A byte more than there should be, which tells that there is no more.
             image = buffer[filled : filled + length + 1]
-            if os.readv(files.next(), [image]) != length:
+            if _filled(files.next(), image) != length:
                 advance(-told)
                 raise UnstreamableError
             sizes[place] = size = image_size_of(image[:length])
@@ -69,6 +69,14 @@ def stream_images(
             filled += length
     yield buffer[:filled]
     advance(len(lengths) - told)
+
+
+def _filled(descriptor: int, room: memoryview) -> int:
+    """How many bytes were read; -1 of a folder, a pipe or the like."""
+    try:
+        return os.readv(descriptor, [room])
+    except (IsADirectoryError, BlockingIOError):
+        return -1
 
 
 class _Opened:
