@@ -97,6 +97,7 @@ def images() -> Iterator[tuple[str, bytes]]:
         ("PPM", {}),
         ("TIFF", {}),
         ("TIFF", {"compression": "tiff_lzw", "big_endian": True}),
+        *(("TIFF", {"tiffinfo": {274: orientation}}) for orientation in range(1, 9)),
     ]
     for mode in ("RGB", "L", "RGBA", "P", "1"):
         for kind, options in kinds:
@@ -138,6 +139,7 @@ def test_other_bytes_have_no_size() -> None:
         b"\xff\xd8\xff\xda" + bytes(30),
         b"\xff\xd8\0" + jpeg,
         b"BM" + bytes(40),
+        b"BMW is no header, whatever the numbers behind it are",
         b"II*\0" + bytes(40),
         encoded(noise(3, 5), "ICO"),
     ):

@@ -23,10 +23,11 @@ _LARGEST = 2**32 - 1
 _PNM_GAP = rb"(?:\s|#[^\n\r]*[\n\r])+"
 _PNM = re.compile(rb"P[1-6]" + _PNM_GAP + rb"(\d{1,9})" + _PNM_GAP + rb"(\d{1,9})\s")
 _PNM_BYTES = 512
+_BMP_HEADERS = frozenset([12, 40, 52, 56, 64, 108, 124])  # their bytes
 _NO_FRAMES = frozenset([0xC4, 0xC8, 0xCC])  # among C0 to CF
 _ALONE = frozenset([0x01, *range(0xD0, 0xD8)])  # markers that nothing belongs to
-_TIFF_WIDTH, _TIFF_HEIGHT = 256, 257
-_TIFF_TYPES = {3: 2, 4: 4}  # bytes of a number
+_TIFF_WIDTH, _TIFF_HEIGHT, _TIFF_ORIENTATION = 256, 257, 274
+_TIFF_TYPES = {3: "H", 4: "I"}
 
 
 def image_sizes(values: npt.NDArray[np.uint8], offsets: Int64Array) -> npt.NDArray[np.uint32]:
@@ -42,7 +43,7 @@ def image_sizes(values: npt.NDArray[np.uint8], offsets: Int64Array) -> npt.NDArr
 
 
 def image_size_of(data: bytes | memoryview) -> Size:
-    """Height and width of an image, as it is stored: a note about how to turn it is ignored.
+    """Height and width of an image, as Pillow opens it: EXIF is ignored, but for TIFF.
 
     JPEG, PNG, WebP, GIF, BMP, PNM and TIFF are known.
 
@@ -92,6 +93,8 @@ def _gif(data: memoryview) -> Size:
 
 def _bmp(data: memoryview) -> Size:
     (header,) = struct.unpack_from("<I", data, 14)
+    if header not in _BMP_HEADERS:  # the letters BM begin many texts, too
+        return _UNKNOWN
     width, height = struct.unpack_from("<HH" if header == 12 else "<ii", data, 18)
     return abs(height), width  # negative: the top line comes first
 
@@ -116,22 +119,22 @@ def _pnm(data: memoryview) -> Size:
 
 
 def _tiff(data: memoryview) -> Size:
-    """The first directory."""
+    """The first directory. Whatever reads a TIFF turns it, as it says how."""
     start = bytes(data[:4])
     if start not in (b"II*\0", b"MM\0*"):
         return _UNKNOWN
     order = "<" if start[0] == ord("I") else ">"
     (place,) = struct.unpack_from(f"{order}I", data, 4)
     (count,) = struct.unpack_from(f"{order}H", data, place)
-    sides = {_TIFF_HEIGHT: 0, _TIFF_WIDTH: 0}
+    found = {_TIFF_HEIGHT: 0, _TIFF_WIDTH: 0, _TIFF_ORIENTATION: 1}
     for entry in range(place + 2, place + 2 + 12 * count, 12):
         tag, kind = struct.unpack_from(f"{order}HH", data, entry)
-        if tag in sides and kind in _TIFF_TYPES:
-            number = "H" if _TIFF_TYPES[kind] == 2 else "I"
-            (sides[tag],) = struct.unpack_from(f"{order}{number}", data, entry + 8)
-        if tag > _TIFF_HEIGHT:  # they are in order
+        if tag in found and kind in _TIFF_TYPES:
+            (found[tag],) = struct.unpack_from(f"{order}{_TIFF_TYPES[kind]}", data, entry + 8)
+        if tag > _TIFF_ORIENTATION:  # they are in order
             break
-    return sides[_TIFF_HEIGHT], sides[_TIFF_WIDTH]
+    height, width, orientation = found.values()
+    return (width, height) if 5 <= orientation <= 8 else (height, width)
 
 
 _READERS: dict[bytes, Callable[[memoryview], Size]] = {
