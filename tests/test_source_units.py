@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -121,5 +122,12 @@ def test_a_file_that_was_replaced_is_read_anew(kind: str, file: Path) -> None:
 
 def test_nothing_stays_open(file: Path, tmp_path: Path) -> None:
     fastload.pack(file, tmp_path / "out", limit=100, workers=1)
+    with ThreadPoolExecutor(2) as threads:  # which live on
+        options = {"limit": 1500, "shard_size": 2000}
+        fastload.pack(file, tmp_path / "two", executor=threads, **options)
+        check_closed(file)
+
+
+def check_closed(file: Path) -> None:
     links = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
     assert str(file) not in [os.readlink(link) for link in links if os.path.lexists(link)]

@@ -160,8 +160,8 @@ class _Reading:
     from its start, for each.
     """
 
-    def __init__(self, key: object, batches: Iterator[Any], row: int, end: int) -> None:
-        self.row = row
+    def __init__(self, key: object, batches: Iterator[Any], path: str, row: int, end: int) -> None:
+        self.path, self.row = path, row
         self._key, self._batches, self._end = key, batches, end
         self._rest: Any = None
 
@@ -173,10 +173,11 @@ class _Reading:
         status = os.stat(unit.path)
         version = status.st_ino, status.st_size, status.st_mtime_ns
         key = reader, unit, each, columns, version
-        left, _left.reading = _left.reading, None
+        left = _left.pop(threading.get_ident(), None)
         if left is not None and left._key == key and left.row <= start:
             return left
-        return cls(key, reader.batches(unit, start, each, columns), start, unit.rows)
+        batches = reader.batches(unit, start, each, columns)
+        return cls(key, batches, unit.path, start, unit.rows)
 
     def next(self, stop: int) -> Any:
         """The next batch, not beyond `stop`; None if there is no more."""
@@ -191,16 +192,12 @@ class _Reading:
 
     def leave(self) -> None:
         """Lets this thread go on here later, if there is more."""
-        _left.reading = self if self.row < self._end else None
+        if self.row < self._end:
+            _left[threading.get_ident()] = self
 
 
-class _Left(threading.local):
-    """What a thread reads on in: at most one unit."""
-
-    reading: _Reading | None = None
-
-
-_left = _Left()
+_left: dict[int, _Reading] = {}
+"""What each thread reads on in: at most one unit."""
 
 
 def _columns(
@@ -291,8 +288,11 @@ class BatchesSource(Source):
         return self.shaping
 
     def close(self) -> None:
-        """Closes the file that this thread would have gone on in."""
-        _left.reading = None
+        """Closes the files that threads would have gone on in."""
+        paths = set(self.paths())
+        for thread, reading in list(_left.items()):
+            if reading.path in paths:
+                _left.pop(thread, None)
 
 
 def open_batches(
