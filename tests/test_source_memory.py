@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import select
 import struct
@@ -35,11 +36,10 @@ MORE = 16 << 20
 
 CHILD = """
 import json, sys, fastload
-few, many, out, options = *sys.argv[1:4], json.loads(sys.argv[4])
-fastload.pack(few, out + "/few", workers=1, **options)
+out, options = sys.argv[1], json.loads(sys.argv[2])
+fastload.pack(sys.stdin.readline().strip(), out + "/few", workers=1, **options)
 print("ready", flush=True)
-sys.stdin.readline()
-report = fastload.pack(many, out + "/many", workers=1, **options)
+report = fastload.pack(sys.stdin.readline().strip(), out + "/many", workers=1, **options)
 print(json.dumps([report.rows, report.bytes, "pandas" in sys.modules]))
 """
 
@@ -242,20 +242,24 @@ def packed(write: Write, options: dict[str, Any], path: Path) -> tuple[int, int]
 
     And the bytes that it writes.
     """
-    inputs = []
-    for rows in (FEW, ROWS):
-        folder = path / str(rows)
-        folder.mkdir()
-        inputs.append(str(write(folder, rows)))
     given = json.dumps({"shard_size": SHARD} | options)
-    command = [sys.executable, "-c", CHILD, *inputs, str(path), given]
+    command = [sys.executable, "-c", CHILD, str(path), given]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdin is not None
         assert child.stdout is not None
+
+        def tell(input_path: Path) -> None:
+            assert child.stdin is not None
+            child.stdin.write(os.fsencode(input_path) + b"\n")
+            child.stdin.flush()
+
+        for name in ("small", "large"):
+            (path / name).mkdir()
+        tell(write(path / "small", FEW))
+        large = write(path / "large", ROWS)  # while the other starts
         assert child.stdout.readline() == b"ready\n"
         before = most = anonymous(child.pid)
-        child.stdin.write(b"\n")
-        child.stdin.flush()
+        tell(large)
         while not select.select([child.stdout], [], [], 0.0005)[0]:
             most = max(most, anonymous(child.pid))
         _, stored, pandas = json.loads(child.stdout.readline())
