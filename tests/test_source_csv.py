@@ -138,9 +138,16 @@ def test_files_that_are_no_tables(tmp_path: Path) -> None:
 def test_a_stray_quote_does_not_hold_the_rest_of_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reader = importlib.import_module("fastload.pack.sources.csv")
-    monkeypatch.setattr(reader, "_BLOCK_BYTES", 1 << 16)
-    monkeypatch.setattr(reader, "_LONGEST_ROW", 1 << 20)
+    monkeypatch.setattr(csv_source, "_BLOCK_BYTES", 1 << 16)
+    monkeypatch.setattr(csv_source, "_LONGEST_ROW", 1 << 20)
+    own, looked_at = csv_source._row_ends, []
+
+    def counted(content: bytes, is_open: bool) -> Any:
+        looked_at.append(len(content))
+        return own(content, is_open)
+
+    monkeypatch.setattr(csv_source, "_row_ends", counted)
     path = tmp_path / "a.csv"
     path.write_text('a,b\n1,5" disk\n' + "2,text\n" * 1_000_000)
     damaged(path, tmp_path / "out", "a.csv: from byte 4 on: a row of more than 1 MiB, or a quote")
+    assert sum(looked_at) <= (1 << 20) + (1 << 16)  # each byte once

@@ -250,20 +250,21 @@ def _blocks(
     path: str, delimiter: str, names: tuple[str, ...] | None, offset: int = 0
 ) -> Iterator[Unit]:
     """Whole rows of some megabytes each; before them, with -1 rows, the names of the columns."""
-    rest = b""
-    is_named = names is not None
+    content = bytearray()  # in which no row ends, before more is read
+    is_named, is_open = names is not None, False
     with open(path, "rb", buffering=0) as file:
         file.seek(offset)
         while True:
             piece = file.read(_BLOCK_BYTES)
-            content = rest + piece
-            ends, is_open = _row_ends(content)
+            ends, is_open = _row_ends(piece, is_open)
+            ends += len(content)
+            content += piece
             if not is_named and (len(ends) or not piece):
                 size = int(ends[0]) + 1 if len(ends) else len(content)
                 if size:
                     yield Unit(path, -1, -1, 0, offset, size)
-                content, offset, is_named = content[size:], offset + size, True
-                ends = ends[1:] - size
+                del content[:size]
+                offset, is_named, ends = offset + size, True, ends[1:] - size
             size = int(ends[-1]) + 1 if len(ends) else 0
             if not piece:
                 if is_open:
@@ -271,10 +272,11 @@ def _blocks(
                 size = len(content)
             if content[:size].strip(b"\r\n"):
                 yield Unit(path, 0, 0, 0, offset, size)
-            rest, offset = content[size:], offset + size
+            del content[:size]
+            offset += size
             if not piece:
                 return
-            if len(rest) > _LONGEST_ROW:  # else all that is left of the file would be held
+            if len(content) > _LONGEST_ROW:  # else all that is left of the file would be held
                 what = "a quote that is never closed" if is_open else "no newline"
                 raise FormatError(
                     f"{path}: from byte {offset} on: a row of more than {_LONGEST_ROW >> 20} MiB, "
@@ -282,13 +284,19 @@ def _blocks(
                 )
 
 
-def _row_ends(content: bytes) -> tuple[Int64Array, bool]:
-    """Where rows end, and whether a quote is open at the end; newlines in quotes end nothing."""
+def _row_ends(content: bytes, is_open: bool = False) -> tuple[Int64Array, bool]:
+    """Where rows end, and whether a quote is open at the end; newlines in quotes end nothing.
+
+    Args:
+        content: To look at.
+        is_open: Whether a quote is, at its start.
+    """
+    if b'"' not in content:
+        end = b"" if is_open else content
+        return np.flatnonzero(np.frombuffer(end, np.uint8) == ord("\n")), is_open
     codes = np.frombuffer(content, np.uint8)
     is_end = codes == ord("\n")
-    if b'"' not in content:
-        return np.flatnonzero(is_end), False
-    inside = np.logical_xor.accumulate(codes == ord('"'))
+    inside = np.logical_xor.accumulate(codes == ord('"')) ^ is_open
     return np.flatnonzero(is_end & ~inside), bool(inside[-1])
 
 
