@@ -26,6 +26,7 @@ from fastload.pack.sources.base import (
     Rows,
     Source,
     StreamedRagged,
+    TakenPart,
 )
 from fastload.structure import Structure, is_leaf, map_leaves, pruned
 
@@ -172,7 +173,7 @@ class _Picked(_Wrapper):
 
     def _part(self, parts: list[Part]) -> Part:
         picked = [_PickedPart(part, self.columns) for part in parts]
-        return picked[0] if len(picked) == 1 else _Pieces(tuple(picked), self.fields, self.each)
+        return picked[0] if len(picked) == 1 else TakenPart(self.fields, tuple(picked), self.each)
 
     def choice(self) -> dict[str, Any]:
         return {"fields": [field.name for field in self.fields]}
@@ -195,27 +196,6 @@ class _PickedPart(Part):
         if any(isinstance(column, StreamedRagged) for column in left):  # tells what is skipped
             return None
         return [columns[n] for n in self.columns]
-
-
-@dataclass(frozen=True)
-class _Pieces(Part):
-    """Parts that follow each other, of `each` samples but the last."""
-
-    parts: tuple[Part, ...]
-    fields: tuple[Field, ...]
-    each: int
-
-    def read(self, advance: Advance) -> Rows:
-        columns = [Collector(field, len(self.parts) * self.each) for field in self.fields]
-        skipped: list[Skipped] = []
-        places: list[int] = []
-        for number, part in enumerate(self.parts):
-            rows = part.read(advance)
-            for column, piece in zip(columns, rows.columns, strict=True):
-                column.add(piece)
-            skipped += rows.skipped
-            places += [number * self.each + place for place in rows.places]
-        return Rows([column.finish() for column in columns], tuple(skipped), tuple(places))
 
 
 def _picked(source: Source, names: list[str]) -> Source:

@@ -243,22 +243,23 @@ class Source(abc.ABC):
 
 @dataclass(frozen=True)
 class TakenPart(Part):
-    """Samples from here and there: a part for each."""
+    """Samples from here and there: parts of `each` samples, but for the last."""
 
     fields: tuple[Field, ...]
     parts: tuple[Part, ...]
+    each: int = 1
 
     def read(self, advance: Advance) -> Rows:
-        """Reads the samples one by one."""
-        columns = [Collector(field, len(self.parts)) for field in self.fields]
+        """Reads part after part."""
+        columns = [Collector(field, len(self.parts) * self.each) for field in self.fields]
         skipped: list[Skipped] = []
         places: list[int] = []
-        for place, part in enumerate(self.parts):
+        for number, part in enumerate(self.parts):
             rows = part.read(advance)
             for column, piece in zip(columns, rows.columns, strict=True):
                 column.add(piece)
             skipped += rows.skipped
-            places += [place] * len(rows.places)
+            places += [number * self.each + place for place in rows.places]
         return Rows([column.finish() for column in columns], tuple(skipped), tuple(places))
 
 
