@@ -71,6 +71,7 @@ def test_a_folder_and_odd_line_ends(tmp_path: Path) -> None:
         ("0", "true", "bool []"),
         ("1", "n/a", "uint8 [-1] (utf8)"),
         ("2020-01-01", "2020-01-01 10:00:00", "int64 [] (datetime64[s])"),
+        ("2020-01-01", "2.5", "uint8 [-1] (utf8)"),
     ],
 )
 def test_what_a_column_holds_follows_from_several_blocks(
@@ -78,7 +79,15 @@ def test_what_a_column_holds_follows_from_several_blocks(
 ) -> None:
     monkeypatch.setattr(csv_source, "_INFERRED_BYTES", 20_000)
     (tmp_path / "a.csv").write_text("a,b\n" + f"{early},1\n" * 900 + f"{late},1\n" * 300)
+    own, tried = csv_source._fits, []
+
+    def noted(*arguments: Any) -> Any:
+        tried.append(arguments[-1])
+        return own(*arguments)
+
+    monkeypatch.setattr(csv_source, "_fits", noted)
     fastload.pack(tmp_path / "a.csv", tmp_path / "out")
+    assert len(tried) == 1  # not what a block has ruled out
     monkeypatch.setattr(csv_source, "_BLOCK_BYTES", 1 << 20)
     fastload.pack(tmp_path / "a.csv", tmp_path / "one")
     for out in ("out", "one"):

@@ -37,7 +37,6 @@ class CsvReader(Reader):
         names: Of the columns.
         delimiter: Between values.
         types: Of pyarrow, by column, as its names spell them.
-        lines: Where the blocks begin, by path and number of the unit: the line, from 1.
     """
 
     names: tuple[str, ...]
@@ -51,8 +50,10 @@ class CsvReader(Reader):
         table = self.parse(_read(unit), dict(zip(self.names, types, strict=True)), unit)
         yield from table.combine_chunks().slice(start).to_batches(each)
 
-    def parse(self, content: bytes, types: Mapping[str, Any], unit: Unit) -> Any:
-        """The table of a block.
+    def parse(
+        self, content: bytes, types: Mapping[str, Any], unit: Unit, only: Sequence[str] = ()
+    ) -> Any:
+        """The table of a block; `only` are the columns that are wanted, if not all.
 
         Raises:
             FormatError: with the line that cannot be parsed.
@@ -69,7 +70,10 @@ class CsvReader(Reader):
                 ),
                 arrow_csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True),
                 arrow_csv.ConvertOptions(
-                    column_types=types, null_values=[""], strings_can_be_null=False
+                    column_types=types,
+                    null_values=[""],
+                    strings_can_be_null=False,
+                    include_columns=list(only),
                 ),
             )
         except pyarrow.ArrowInvalid as error:
@@ -186,7 +190,10 @@ def _types(
     known = dict(given)
     for name, kinds in seen.items():
         if name not in given:
-            fitting = (kind for kind in _INFERRED if _fits(pyarrow, reader, head, name, kind))
+            # A block that holds a later kind cannot be read as an earlier one.
+            first = max((_INFERRED.index(kind) for kind in kinds if kind in _INFERRED), default=0)
+            left = _INFERRED[first:]
+            fitting = (kind for kind in left if _fits(pyarrow, reader, head, name, kind))
             kind = kinds.pop() if len(kinds) == 1 else next(fitting) if kinds else "string"
             known[name] = pyarrow.type_for_alias(kind)
     return known
@@ -196,7 +203,7 @@ def _fits(pyarrow: Any, reader: CsvReader, head: Sequence[Unit], name: str, kind
     """Whether a column of some blocks can be read so."""
     try:
         for unit in head:
-            reader.parse(_read(unit), {name: pyarrow.type_for_alias(kind)}, unit)
+            reader.parse(_read(unit), {name: pyarrow.type_for_alias(kind)}, unit, [name])
     except FormatError:
         return False
     return True
