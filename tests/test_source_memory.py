@@ -244,7 +244,8 @@ def packed(write: Write, options: dict[str, Any], path: Path) -> tuple[int, int]
     """
     given = json.dumps({"shard_size": SHARD} | options)
     command = [sys.executable, "-c", CHILD, str(path), given]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, cwd=path) as child:
         assert child.stdin is not None
         assert child.stdout is not None
 
