@@ -39,6 +39,7 @@ def lines(documents: dict[str, Any]) -> Iterator[str]:
         "transforms": transforms_fact,
         "open": open_fact,
         "pack": pack_fact,
+        "pack_encoded": pack_encoded_fact,
         "article": article_fact,
     }
     stated = [fact(documents[name]["result"]) for name, fact in facts.items() if name in documents]
@@ -164,6 +165,24 @@ def pack_fact(result: dict[str, Any]) -> str:
         f"Packing an `.npy` file of {result['bytes'] / 1e9:.1f} GB, checksums included: "
         f"{result['pack']['bytes_per_s'] / 1e9:.2f} GB/s until it is on the disk, "
         f"{result['ratio']:.2f} × `cp --reflink=never`."
+    )
+
+
+def pack_encoded_fact(result: dict[str, Any]) -> str:
+    warm = result["warm"]
+    ratios = warm["ratios"]
+    if "pack 1 / mds jpeg 1" not in ratios:
+        beside = "MosaicML's MDSWriter was not measured"
+    else:
+        beside = "; ".join(
+            f"{processes} {ratios[f'pack {n} / mds jpeg {n}']:.2g} × MosaicML's MDSWriter given "
+            f"images, {ratios[f'pack {n} / mds bytes {n}']:.2g} × given their bytes"
+            for n, processes in ((1, "one process"), (2, "two processes"))
+        )
+    return (
+        f"Packing {result['images']:,} JPEG files ({result['bytes'] / 1e9:.1f} GB) as they are, "
+        f"until they are on the disk: {warm['bytes_per_s']['pack 1'] / 1e9:.2f} GB/s, "
+        f"{ratios['pack 1 / cat']:.2f} × `cat`; {beside}."
     )
 
 
