@@ -133,3 +133,13 @@ def values(loader: Any) -> list[Any]:
 def flat(batches: list[list[Any]]) -> list[Any]:
     """The members of all lists."""
     return [member for batch in batches for member in batch]
+
+
+def crc32c(data: bytes) -> int:
+    """CRC-32C bit by bit, straight from its definition."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF

@@ -17,6 +17,7 @@ import safetensors.torch
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from oracle import crc32c
 
 import fastload
 from fastload import FormatError
@@ -28,16 +29,6 @@ from fastload.structure import flatten
 
 ROOT = Path(__file__).parents[1]
 GOLDEN = ROOT / "tests/golden/v1/samples"
-
-
-def crc32c(data: bytes) -> int:
-    """CRC-32C bit by bit, straight from its definition."""
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc ^= byte
-        for _ in range(8):
-            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
-    return crc ^ 0xFFFFFFFF
 
 
 @pytest.fixture

@@ -8,20 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from oracle import crc32c
 from packing import damaged, encoded, noise, refused, same_bytes, samples_of
 
 import fastload
 from fastload.pack.sources.base import probed
-
-
-def crc32c(data: bytes) -> int:
-    """By the definition: bit by bit, reflected, polynomial 0x1EDC6F41."""
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc ^= byte
-        for _ in range(8):
-            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
-    return crc ^ 0xFFFFFFFF
 
 
 def masked(data: bytes) -> bytes:
