@@ -38,10 +38,10 @@ class RunLog:
     The first line says what wrote it; where a training goes on in the same file, so does another
     line there. Each other has `epoch`, `step`, `start_s`, `step_s`, `wait_s`, `samples`, and what
     `put` was given; `gpu_wait_s` if there are `stalls`, and with those now and then
-    `nvml_utilisation_percent`; and `unfinished` if the step was broken
-    off. Numbers on a GPU are fetched by copies that nobody waits for, and written when they have
-    come. Lines that cannot be written, as on a full disk, are tried again with the next ones, and
-    a warning says so: a log ends no training.
+    `nvml_utilisation_percent`; and `unfinished` if the step was broken off. Numbers on a GPU are
+    fetched by copies that nobody waits for, and written when they have come. Lines that cannot be
+    written, as on a full disk, are tried again with the next ones, and a warning says so: a log
+    ends no training.
 
     Not for several threads at once. A forked child writes nothing.
 
