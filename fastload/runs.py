@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fastload import svg
+from fastload.plotting import plotter
 
 Points = list[tuple[float, float]]
 
@@ -181,14 +182,9 @@ def plot(runs: Sequence[Run], path: str) -> None:
     Raises:
         ModuleNotFoundError: matplotlib is missing; says how to install it.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            "plotting needs matplotlib: pip install matplotlib", name="matplotlib"
-        ) from error
+    figure_class = plotter()
     drawn = [name for name in CURVES if any(run.curves()[name] for run in runs)]
-    figure = Figure(figsize=(10, 3.5 * -(-len(drawn) // 2)), layout="constrained")
+    figure = figure_class(figsize=(10, 3.5 * -(-len(drawn) // 2)), layout="constrained")
     for number, name in enumerate(drawn):
         axes = figure.add_subplot(-(-len(drawn) // 2), 2, number + 1)
         for run, color in zip(runs, svg.COLORS * len(runs), strict=False):

@@ -47,9 +47,10 @@ def run(args: argparse.Namespace) -> int:
 
     from fastload.bench import report
     from fastload.bench.measure import Settings, measure
+    from fastload.plotting import plotter
 
     if args.plot:
-        report.plotter()  # missing matplotlib is told before the measurement, not after it
+        plotter()  # missing matplotlib is told before the measurement, not after it
     console = Console(stderr=args.json == Path("-"))
     settings = Settings(
         batch_size=args.batch_size,

@@ -10,6 +10,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from fastload.plotting import plotter
+
 _FEW_BATCHES = 50  # starting an epoch costs as much as some of them
 
 
@@ -121,18 +123,3 @@ def plot(result: dict[str, Any], path: Path) -> None:
     )
     axes.set_xlabel("GB/s")
     figure.savefig(path, dpi=150)
-
-
-def plotter() -> Any:
-    """Returns matplotlib's Figure.
-
-    Raises:
-        ModuleNotFoundError: matplotlib is missing; says how to install it.
-    """
-    try:
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            "plotting needs matplotlib: pip install matplotlib", name="matplotlib"
-        ) from error
-    return Figure
