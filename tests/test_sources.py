@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import multiprocessing
 import re
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -147,3 +149,26 @@ def test_what_a_process_keeps_is_made_once_and_the_old_goes_first() -> None:
         for name in "aab":
             assert [found.name for found in threads.map(opened, [name] * 4)] == [name] * 4
     assert events == ["a opened", "a closed", "b opened"]
+
+
+def test_a_child_that_is_forked_while_a_thread_makes_it() -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def opened(name: str) -> str:
+        if name == "slow":
+            begun.set()
+            assert go_on.wait(60)
+        return name
+
+    give = latest(opened)
+    thread = threading.Thread(target=give, args=("slow",))
+    thread.start()
+    assert begun.wait(60)
+    child = multiprocessing.get_context("fork").Process(target=give, args=("quick",))
+    child.start()
+    child.join(20)
+    code = child.exitcode
+    child.kill()
+    go_on.set()
+    thread.join()
+    assert code == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import secrets
 import threading
 from collections.abc import Callable
@@ -27,6 +28,12 @@ def latest(function: Callable[_Given, _Made]) -> Callable[_Given, _Made]:
     """
     lock = threading.Lock()
     kept: list[tuple[object, _Made]] = []
+
+    def renew() -> None:
+        nonlocal lock
+        lock = threading.Lock()  # a thread of the parent may hold the other one for ever
+
+    os.register_at_fork(after_in_child=renew)
 
     @functools.wraps(function)
     def give(*args: _Given.args, **kwargs: _Given.kwargs) -> _Made:
