@@ -91,6 +91,9 @@ def test_it_is_absent_where_nobody_knows(
 def test_the_doctor_quotes_it_and_judges_without(
     nvml: Nvml, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # What else this machine does meanwhile changes the advice: here nothing.
+    monkeypatch.setattr("fastload.doctor.machine.Load.end", lambda load: None)
+
     def examined(device: torch.device | None) -> dict[str, Any]:
         clock = Clock()
         probe, loader = Probe(20, clock=clock), Loader(clock, 0.04, 0.0, 1)
