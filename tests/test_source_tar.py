@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import tarfile
@@ -11,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from packing import damaged, encoded, noise, refused, same_bytes, samples_of
+from packing import damaged, encoded, noise, put, refused, same_bytes, samples_of
 
 import fastload
 
@@ -130,6 +131,9 @@ def test_damage_ends_in_one_error(tmp_path: Path) -> None:
     damaged(path, out, "a.tar: no tar file, compressed")
     write(path, [])
     damaged(path, out, "no tar records")
+    put(tmp_path / "in/b.TAR.gz", gzip.compress(content))
+    for source in (tmp_path / "in/b.TAR.gz", tmp_path / "in"):
+        damaged(source, out, "b.TAR.gz: is compressed: unpack it first")
 
 
 def test_what_export_wrote_comes_back(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ KEY = "key"
 
 _BLOCK = 512
 _SUFFIXES = (".tar",)
+_COMPRESSED = (".tgz", ".tar.gz", ".tar.zst", ".tar.bz2", ".tar.xz")
 _MAGIC = slice(257, 262), b"ustar"
 
 
@@ -88,7 +89,9 @@ def open_tar(
         ValueError: images are to be resized and to be kept encoded.
     """
     check_encoded(encoded, resize)
-    paths = files_of(absolute(path), *_SUFFIXES)
+    paths = files_of(absolute(path), *_SUFFIXES, *_COMPRESSED)
+    if odd := [file for file in paths if file.lower().endswith(_COMPRESSED)]:
+        raise FormatError(f"{odd[0]}: is compressed: unpack it first")
     seen: collections.Counter[tuple[str, ...]] = collections.Counter()
     places = [_samples(file, seen) for file in paths]
     names = max(seen, key=lambda found: seen[found], default=())
@@ -166,7 +169,7 @@ KIND = Kind(
     "tar",
     "a .tar file of samples (WebDataset), or a folder of them: dicts of the members",
     open_tar,
-    lambda path: path.holds(*_SUFFIXES) or path.start[_MAGIC[0]] == _MAGIC[1],
+    lambda path: path.holds(*_SUFFIXES, *_COMPRESSED) or path.start[_MAGIC[0]] == _MAGIC[1],
     (RESIZE, ENCODED, RAGGED),
     ("PIL",),
     "images",
