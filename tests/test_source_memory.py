@@ -6,6 +6,7 @@ this one, and compared with what it was after a small input of the same kind was
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import os
@@ -152,6 +153,13 @@ def write_jsonl(path: Path, rows: int) -> Path:
     return path / "a.jsonl"
 
 
+def write_compressed_jsonl(path: Path, rows: int) -> Path:
+    line = json.dumps({"x": "0123456789abcdef" * (ROW // 16)}).encode() + b"\n"
+    with gzip.open(path / "a.jsonl.gz", "wb", 1) as file:
+        file.writelines([line] * rows)
+    return path / "a.jsonl.gz"
+
+
 def write_tar(path: Path, rows: int) -> Path:
     with tarfile.open(path / "a.tar", "w", format=tarfile.USTAR_FORMAT) as archive:
         for number, piece in enumerate(pieces(rows)):
@@ -223,6 +231,7 @@ WRITERS: dict[str, tuple[Write, dict[str, Any]]] = {
     "compressed arrow": (arrow_of(texts, ROWS // SHARDS, "zstd"), {}),
     "csv": (write_csv, {}),
     "jsonl": (write_jsonl, {}),
+    "compressed jsonl": (write_compressed_jsonl, {}),
     "tar": (write_tar, {}),
     "tfrecord": (write_tfrecord, {}),
     "mds": (write_mds, {}),

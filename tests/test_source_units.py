@@ -108,6 +108,7 @@ def test_parts_come_in_any_order_and_in_several_threads(file: Path) -> None:
         thread.start()
     for thread in threads:
         thread.join()
+    source.close()
     assert not wrong
 
 
@@ -117,6 +118,7 @@ def test_a_file_that_was_replaced_is_read_anew(kind: str, file: Path) -> None:
     KINDS[kind][0](file.with_name("new"), table(100_000))
     os.replace(file.with_name("new"), file)
     got = first_column(source.part(10, 20).read(no_advance))
+    source.close()
     assert got == list(range(100_010, 100_020))
 
 

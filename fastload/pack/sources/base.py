@@ -289,6 +289,11 @@ class Collector:
         return self._ragged.finish() if self._is_ragged else self._array[: self._row]
 
 
+def taken(column: AnyColumn, rows: Int64Array) -> AnyColumn:
+    """The samples at `rows`, in that order."""
+    return column.take(rows) if isinstance(column, Ragged) else column[rows]
+
+
 def probed(rows: int) -> list[int]:
     """The samples that decide what a field is and how large: the first, and 63 across the rest."""
     return sorted({place * (rows - 1) // (_PROBES - 1) for place in range(_PROBES)}) if rows else []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 import os
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,6 +15,8 @@ from fastload.formats.extents import Int64Array
 from fastload.pack.sources.arrow_columns import ArrowField, ArrowSchema, ColumnError
 from fastload.pack.sources.base import Advance, AnyColumn, Collector, Part, Ragged, Rows, Source
 from fastload.pack.sources.kind import library
+from fastload.pack.sources.latest import HalfRead, version_of
+from fastload.pack.sources.unpacked import drop_half_read
 
 _BATCH_BYTES = 1 << 20
 _BATCH_ROWS = 1 << 16
@@ -154,15 +155,11 @@ def _rows(
 
 
 class _Reading:
-    """A unit that is being read, which goes on where it stopped.
-
-    A unit may be larger than a shard: what reads the next shard would have to decode it again
-    from its start, for each.
-    """
+    """A unit that is being read, which goes on where it stopped: it may be larger than a shard."""
 
     def __init__(self, key: object, batches: Iterator[Any], path: str, row: int, end: int) -> None:
-        self.path, self.row = path, row
-        self._key, self._batches, self._end = key, batches, end
+        self.row = row
+        self._path, self._key, self._batches, self._end = path, key, batches, end
         self._rest: Any = None
 
     @classmethod
@@ -170,11 +167,9 @@ class _Reading:
         cls, reader: Reader, unit: Unit, each: int, columns: tuple[str, ...], start: int
     ) -> _Reading:
         """What this thread left before `start`, or a new one."""
-        status = os.stat(unit.path)
-        version = status.st_ino, status.st_size, status.st_mtime_ns
-        key = reader, unit, each, columns, version
-        left = _left.pop(threading.get_ident(), None)
-        if left is not None and left._key == key and left.row <= start:
+        key = reader, unit, each, columns, version_of(unit.path)
+        left = _half_read.take(unit.path, key)
+        if left is not None and left.row <= start:
             return left
         batches = reader.batches(unit, start, each, columns)
         return cls(key, batches, unit.path, start, unit.rows)
@@ -193,11 +188,10 @@ class _Reading:
     def leave(self) -> None:
         """Lets this thread go on here later, if there is more."""
         if self.row < self._end:
-            _left[threading.get_ident()] = self
+            _half_read.leave(self._path, self._key, self)
 
 
-_left: dict[int, _Reading] = {}
-"""What each thread reads on in: at most one unit."""
+_half_read: HalfRead[_Reading] = HalfRead()
 
 
 def _columns(
@@ -289,10 +283,9 @@ class BatchesSource(Source):
 
     def close(self) -> None:
         """Closes the files that threads would have gone on in."""
-        paths = set(self.paths())
-        for thread, reading in list(_left.items()):
-            if reading.path in paths:
-                _left.pop(thread, None)
+        paths = frozenset(self.paths())
+        _half_read.drop(paths)
+        drop_half_read(paths)
 
 
 def open_batches(

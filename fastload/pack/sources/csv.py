@@ -17,7 +17,15 @@ from fastload.formats.extents import Int64Array
 from fastload.formats.files import AnyPath, absolute, suffix
 from fastload.pack.sources.arrow_columns import numbers
 from fastload.pack.sources.batches import BatchesSource, Reader, Unit, open_batches
-from fastload.pack.sources.kind import DTYPES, Kind, Option, files_of, library
+from fastload.pack.sources.kind import DTYPES, Kind, Option, library
+from fastload.pack.sources.records import OpenFiles
+from fastload.pack.sources.unpacked import (
+    blocks,
+    byte_of,
+    or_compressed,
+    plain_name,
+    text_files,
+)
 
 _SUFFIXES = (".csv", ".tsv", ".tab")
 _BLOCK_BYTES = 1 << 20
@@ -79,7 +87,7 @@ class CsvReader(Reader):
         except pyarrow.ArrowInvalid as error:
             text = str(error)
             found = _ROW.search(text)
-            where = f"{unit.path}: from byte {unit.offset} on"
+            where = f"{unit.path}: from {byte_of(unit.path, unit.offset)} on"
             if found is not None:
                 where = _line(unit, content, int(found[1]) - 1)
                 text = _ROW.sub("", text)
@@ -105,6 +113,8 @@ def open_csv(
 ) -> BatchesSource:
     r"""The rows of a file, or of the `.csv`, `.tsv` and `.tab` files of a folder.
 
+    Files may be compressed, as `.gz` or `.zst` behind that tells.
+
     A sample is a dict with a key for each column. What a column holds follows from the first
     megabytes: int64, float64, bool, dates, text.
 
@@ -119,12 +129,12 @@ def open_csv(
     Raises:
         FormatError: with the line: it has more or fewer values, or one of another kind, or none.
         ValueError: a dtype or column is not known.
-        ImportError: pyarrow is not installed.
+        ImportError: pyarrow, or the package of Zstandard, is not installed.
     """
     pyarrow = library("pyarrow", "parquet")
-    paths = files_of(absolute(path), *_SUFFIXES)
+    paths = text_files(absolute(path), *_SUFFIXES)
     if delimiter is None:
-        delimiter = "\t" if suffix(paths[0]) in (".tsv", ".tab") else ","
+        delimiter = "\t" if suffix(plain_name(paths[0])) in (".tsv", ".tab") else ","
     delimiter = {"\\t": "\t", "tab": "\t"}.get(delimiter, delimiter)
     if len(delimiter) != 1:
         raise ValueError(f"delimiter must be one character, not {delimiter!r}")
@@ -134,16 +144,15 @@ def open_csv(
     units: list[Unit] = []
     for file in paths:
         first, number = 0, 0
-        for unit in _blocks(file, delimiter, names if columns is not None else None):
+        for unit, content in _blocks(file, names if columns is not None else None):
             if unit.rows < 0:  # the names of the columns
-                found = _names(unit, delimiter)
+                found = _names(unit, content, delimiter)
                 if names and found != names:
                     raise FormatError(f"{paths[0]} and {file} differ in their columns")
                 names, reader = found, CsvReader(found, delimiter, ())
                 continue
             if known is None:
-                known = _types(pyarrow, reader, _head(file, delimiter, unit), dict(dtypes or {}))
-            content = _read(unit)
+                known = _types(pyarrow, reader, _head(unit), dict(dtypes or {}))
             table = reader.parse(content, known, unit)
             _check_integers(pyarrow, table, reader, content, unit, dtypes or {})
             rows = table.num_rows
@@ -160,11 +169,11 @@ def open_csv(
     return open_batches("csv", reader, units, schema, shaping=shaping)
 
 
-def _head(path: str, delimiter: str, first: Unit) -> list[Unit]:
+def _head(first: Unit) -> list[Unit]:
     """The blocks of the first megabytes."""
     end = first.offset + _INFERRED_BYTES
-    blocks = _blocks(path, delimiter, (), first.offset)
-    return list(itertools.takewhile(lambda unit: unit.offset < end, blocks))
+    units = (unit for unit, _ in _blocks(first.path, (), first.offset))
+    return list(itertools.takewhile(lambda unit: unit.offset < end, units))
 
 
 def _types(
@@ -234,8 +243,8 @@ def _check_integers(
                     )
 
 
-def _names(unit: Unit, delimiter: str) -> tuple[str, ...]:
-    text = _read(unit).decode("utf-8-sig", "replace")
+def _names(unit: Unit, content: bytes, delimiter: str) -> tuple[str, ...]:
+    text = content.decode("utf-8-sig", "replace")
     lines = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
     try:
         names, more = tuple(next(lines, ())), next(lines, None)
@@ -254,41 +263,38 @@ def _names(unit: Unit, delimiter: str) -> tuple[str, ...]:
 
 
 def _blocks(
-    path: str, delimiter: str, names: tuple[str, ...] | None, offset: int = 0
-) -> Iterator[Unit]:
+    path: str, names: tuple[str, ...] | None, offset: int = 0
+) -> Iterator[tuple[Unit, bytes]]:
     """Whole rows of some megabytes each; before them, with -1 rows, the names of the columns."""
     content = bytearray()  # in which no row ends, before more is read
     is_named, is_open = names is not None, False
-    with open(path, "rb", buffering=0) as file:
-        file.seek(offset)
-        while True:
-            piece = file.read(_BLOCK_BYTES)
-            ends, is_open = _row_ends(piece, is_open)
-            ends += len(content)
-            content += piece
-            if not is_named and (len(ends) or not piece):
-                size = int(ends[0]) + 1 if len(ends) else len(content)
-                if size:
-                    yield Unit(path, -1, -1, 0, offset, size)
-                del content[:size]
-                offset, is_named, ends = offset + size, True, ends[1:] - size
-            size = int(ends[-1]) + 1 if len(ends) else 0
-            if not piece:
-                if is_open:
-                    raise FormatError(f"{path}: from byte {offset} on: a quote is never closed")
-                size = len(content)
-            if content[:size].strip(b"\r\n"):
-                yield Unit(path, 0, 0, 0, offset, size)
+    for piece in itertools.chain(blocks(path, _BLOCK_BYTES, offset), [b""]):
+        ends, is_open = _row_ends(piece, is_open)
+        ends += len(content)
+        content += piece
+        if not is_named and (len(ends) or not piece):
+            size = int(ends[0]) + 1 if len(ends) else len(content)
+            if size:
+                yield Unit(path, -1, -1, 0, offset, size), bytes(content[:size])
             del content[:size]
-            offset += size
-            if not piece:
-                return
-            if len(content) > _LONGEST_ROW:  # else all that is left of the file would be held
-                what = "a quote that is never closed" if is_open else "no newline"
-                raise FormatError(
-                    f"{path}: from byte {offset} on: a row of more than {_LONGEST_ROW >> 20} MiB, "
-                    f"or {what}"
-                )
+            offset, is_named, ends = offset + size, True, ends[1:] - size
+        size = int(ends[-1]) + 1 if len(ends) else 0
+        if not piece:
+            if is_open:
+                where = f"from {byte_of(path, offset)} on"
+                raise FormatError(f"{path}: {where}: a quote is never closed")
+            size = len(content)
+        rows = bytes(content[:size])
+        if rows.strip(b"\r\n"):
+            yield Unit(path, 0, 0, 0, offset, size), rows
+        del content[:size]
+        offset += size
+        if len(content) > _LONGEST_ROW:  # else all that is left of the file would be held
+            what = "a quote that is never closed" if is_open else "no newline"
+            raise FormatError(
+                f"{path}: from {byte_of(path, offset)} on: a row of more than "
+                f"{_LONGEST_ROW >> 20} MiB, or {what}"
+            )
 
 
 def _row_ends(content: bytes, is_open: bool = False) -> tuple[Int64Array, bool]:
@@ -317,28 +323,26 @@ def _line(unit: Unit, content: bytes, row: int) -> str:
                 break
             row -= 1
         start = end + 1
-    before = content[:start].count(b"\n")
-    with open(unit.path, "rb") as file:
-        left = unit.offset
-        while left and (piece := file.read(min(left, _BLOCK_BYTES))):
-            before, left = before + piece.count(b"\n"), left - len(piece)
-    return f"{unit.path}: line {before + 1}, at byte {unit.offset + start}"
+    before, left = content[:start].count(b"\n"), unit.offset
+    for piece in blocks(unit.path, _BLOCK_BYTES):
+        before, left = before + piece[:left].count(b"\n"), max(left - len(piece), 0)
+        if not left:
+            break
+    return f"{unit.path}: line {before + 1}, at {byte_of(unit.path, unit.offset + start)}"
 
 
 def _read(unit: Unit) -> bytes:
-    with open(unit.path, "rb") as file:
-        file.seek(unit.offset)
-        content = file.read(unit.size_bytes)
-    if len(content) != unit.size_bytes:
-        raise FormatError(f"{unit.path}: truncated while it was read")
+    with OpenFiles() as files:
+        content = files.read(unit.path, unit.offset, unit.size_bytes)
+        files.leave()
     return content
 
 
 KIND = Kind(
     "csv",
-    "a .csv or .tsv file, or a folder of them: dicts of the columns",
+    "a .csv or .tsv file (.gz, .zst), or a folder of them: dicts of the columns",
     open_csv,
-    lambda path: path.holds(*_SUFFIXES),
+    lambda path: path.holds(*or_compressed(*_SUFFIXES)),
     (
         DTYPES,
         Option("delimiter", "between values (default: tabs for .tsv, else commas)"),

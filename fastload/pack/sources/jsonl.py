@@ -12,11 +12,12 @@ from fastload.formats.extents import Int64Array
 from fastload.formats.files import AnyPath, absolute
 from fastload.pack.sources.images import BadRecordError
 from fastload.pack.sources.json_values import parse_json
-from fastload.pack.sources.kind import DTYPE, DTYPES, RAGGED, Kind, Option, files_of
+from fastload.pack.sources.kind import DTYPE, DTYPES, RAGGED, Kind, Option
 from fastload.pack.sources.records import Decoder, FileRecords, RecordsSource, open_records
 from fastload.pack.sources.tokenizer import Tokenizer, open_tokenizer
+from fastload.pack.sources.unpacked import blocks, or_compressed, text_files
 
-_SUFFIXES = (".jsonl", ".ndjson")
+_SUFFIXES = (".jsonl", ".ndjson")  # also with .gz or .zst
 _BLOCK_BYTES = 1 << 20
 
 
@@ -63,6 +64,8 @@ def open_jsonl(
 ) -> RecordsSource:
     """The lines of a file, or of all `.jsonl` and `.ndjson` files of a folder in natural order.
 
+    Files may be compressed, as `.gz` or `.zst` behind that tells.
+
     Args:
         path: The file or folder.
         tokenizer: Samples are the tokens of a text, instead of the values of the lines.
@@ -76,9 +79,9 @@ def open_jsonl(
     Raises:
         FormatError: lines differ, or none can be read.
         ValueError: options of tokens without a tokenizer, or a dtype too narrow for it.
-        ImportError: the tokenizer's package is not installed.
+        ImportError: the package of the tokenizer, or of Zstandard, is not installed.
     """
-    paths = files_of(absolute(path), *_SUFFIXES)
+    paths = text_files(absolute(path), *_SUFFIXES)
     indexed = [_lines(file) for file in paths]
     places = [(offsets, sizes) for offsets, sizes, _ in indexed]
     decoder: Decoder = JsonDecoder()
@@ -101,32 +104,29 @@ def open_jsonl(
 
 def _lines(path: str) -> tuple[Int64Array, Int64Array, Int64Array]:
     """Where the lines that are not blank begin, their sizes, and their numbers from 1."""
-    ends, base, last = [], 0, b"\n"
-    with open(path, "rb", buffering=0) as file:
-        while block := file.read(_BLOCK_BYTES):
-            ends.append(np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n")) + base)
-            base, last = base + len(block), block[-1:]
-    ends.append(np.array([base] if last != b"\n" else [], np.int64))
-    stops = np.concatenate(ends).astype(np.int64)
+    ends, lasts, base, last = [], [], 0, ord("\n")
+    for block in blocks(path, _BLOCK_BYTES):
+        codes = np.frombuffer(block, np.uint8)
+        found = np.flatnonzero(codes == ord("\n"))
+        ends.append(found + base)
+        lasts.append(np.where(found, codes[found - 1], last))
+        base, last = base + len(codes), int(codes[-1])
+    if last != ord("\n"):
+        ends.append(np.array([base]))
+        lasts.append(np.array([last]))
+    stops = np.concatenate([np.zeros(0, np.int64), *ends])
     starts = np.concatenate([[0], stops[:-1] + 1]).astype(np.int64)[: len(stops)]
     sizes = stops - starts
-    blank = np.flatnonzero(sizes <= 1)
-    if len(blank):  # those of one byte may hold a digit
-        with open(path, "rb") as file:
-            keep = np.ones(len(sizes), bool)
-            for row in blank.tolist():
-                file.seek(int(starts[row]))
-                keep[row] = bool(file.read(int(sizes[row])).strip())
-        kept = np.flatnonzero(keep)
-        return starts[kept], sizes[kept], kept + 1
-    return starts, sizes, np.arange(1, len(sizes) + 1)
+    spaces = np.isin(np.concatenate([np.zeros(0, np.uint8), *lasts]), list(b" \t\r\v\f"))
+    kept = np.flatnonzero((sizes > 1) | ((sizes == 1) & ~spaces))
+    return starts[kept], sizes[kept], kept + 1
 
 
 KIND = Kind(
     "jsonl",
-    "a .jsonl file or a folder of them: the values of lines, or the tokens of a text",
+    "a .jsonl file (.gz, .zst) or a folder of them: the values of lines, or a text's tokens",
     open_jsonl,
-    lambda path: path.holds(*_SUFFIXES),
+    lambda path: path.holds(*or_compressed(*_SUFFIXES)),
     (
         DTYPES,
         RAGGED,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from fastload.formats.files import list_files, suffix
+from fastload.formats.files import list_files
 from fastload.pack.sources.base import Source
 
 _START_BYTES = 512
@@ -97,7 +97,7 @@ class Candidate:
     def holds(self, *suffixes: str) -> bool:
         """Whether the file, or a file in the folder, has one of the suffixes."""
         names = self.names if self.is_folder else [self.path]
-        return any(suffix(name) in suffixes for name in names)
+        return any(name.lower().endswith(suffixes) for name in names)
 
 
 def files_of(path: str, *suffixes: str) -> list[str]:
@@ -110,7 +110,7 @@ def files_of(path: str, *suffixes: str) -> list[str]:
     if not os.path.isdir(path):
         os.stat(path)
         return [path]
-    found = [file for file in list_files(path) if suffix(file) in suffixes]
+    found = [file for file in list_files(path) if file.lower().endswith(suffixes)]
     if not found:
         raise FileNotFoundError(f"{path}: no {' or '.join(suffixes)} files in this folder")
     return found

@@ -6,8 +6,8 @@ import functools
 import os
 import secrets
 import threading
-from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from collections.abc import Callable, Collection
+from typing import Generic, ParamSpec, TypeVar
 
 _Given = ParamSpec("_Given")
 _Made = TypeVar("_Made")
@@ -45,6 +45,43 @@ def latest(function: Callable[_Given, _Made]) -> Callable[_Given, _Made]:
             return kept[0][1]
 
     return give
+
+
+class HalfRead(Generic[_Made]):
+    """What each thread has read half of a file, so that it goes on there: one at most.
+
+    Who reads the next part of a file would have to decode it again from its start, for each part.
+
+    Example:
+        >>> left: HalfRead[str] = HalfRead()
+        >>> left.leave("a.csv", "its version", "what is left")
+        >>> left.take("a.csv", "its version"), left.take("a.csv", "its version")
+        ('what is left', None)
+    """
+
+    def __init__(self) -> None:
+        self._left: dict[int, tuple[str, object, _Made]] = {}
+
+    def leave(self, path: str, key: object, made: _Made) -> None:
+        """Keeps it for this thread, which must not use it any more."""
+        self._left[threading.get_ident()] = path, key, made
+
+    def take(self, path: str, key: object) -> _Made | None:
+        """What this thread left, if it left that; nothing is left then."""
+        found = self._left.pop(threading.get_ident(), None)
+        return found[2] if found is not None and found[:2] == (path, key) else None
+
+    def drop(self, paths: Collection[str]) -> None:
+        """Lets go what threads have left of some files."""
+        for thread, (path, *_) in list(self._left.items()):
+            if path in paths:
+                self._left.pop(thread, None)
+
+
+def version_of(path: str) -> tuple[int, int, int]:
+    """What tells a file from another one that has taken its place."""
+    status = os.stat(path)
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def new_opening() -> str:

@@ -15,9 +15,10 @@ from fastload.errors import FormatError
 from fastload.formats.extents import Int64Array
 from fastload.formats.manifest import Skipped
 from fastload.pack.cast import dtype_named
-from fastload.pack.sources.base import Advance, Part, Rows, Source, probed
+from fastload.pack.sources.base import Advance, Part, Rows, Source, probed, taken
 from fastload.pack.sources.images import BadRecordError
 from fastload.pack.sources.samples import SampleCollector, Schema
+from fastload.pack.sources.unpacked import Unpacked, byte_of, drop_half_read, is_compressed
 
 _SAMPLE = re.compile(r"sample (\d+)")
 _ADVICE = (
@@ -26,10 +27,14 @@ _ADVICE = (
 
 
 class OpenFiles:
-    """Reads ranges of files; the one that was read last stays open."""
+    """Reads ranges of files, of their text if they are compressed.
+
+    The file that was read last stays open.
+    """
 
     def __init__(self) -> None:
         self._path, self._descriptor = "", -1
+        self._unpacked: Unpacked | None = None
 
     def __enter__(self) -> OpenFiles:
         return self
@@ -46,8 +51,17 @@ class OpenFiles:
         """
         if path != self._path:
             self._close()
-            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            if is_compressed(path):
+                self._unpacked = Unpacked.resumed(path)
+            else:
+                self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             self._path = path
+        if self._unpacked is not None:
+            text = self._unpacked.read(offset, size_bytes)
+            if len(text) < size_bytes:
+                what = f"truncated while it was read, at {byte_of(path, offset + len(text))}"
+                raise FormatError(f"{path}: {what}")
+            return text
         pieces, end = [], offset + size_bytes
         while offset < end:
             try:
@@ -60,10 +74,16 @@ class OpenFiles:
             offset += len(piece)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
+    def leave(self) -> None:
+        """Lets this thread read on later where it is in a compressed file."""
+        if self._unpacked is not None:
+            self._unpacked.leave()
+        self._close()
+
     def _close(self) -> None:
-        if self._path:
+        if self._path and self._unpacked is None:
             os.close(self._descriptor)
-        self._path = ""
+        self._path, self._unpacked = "", None
 
 
 class Records(abc.ABC):
@@ -96,6 +116,10 @@ class Records(abc.ABC):
     @abc.abstractmethod
     def files(self) -> Sequence[str]:
         """The files that are read."""
+
+    def order(self) -> Int64Array | None:
+        """The order in which the samples are best read; None if that is theirs."""
+        return None
 
     def describe(self) -> Any:
         """Names and sizes of the files, in JSON's types."""
@@ -176,7 +200,13 @@ class FileRecords(Records):
     def name(self, row: int) -> str:
         """The same without the file's folder."""
         path = os.path.basename(self.paths[self.numbers[row]])
-        return f"{path}: {self.unit} {self.counts[row]}, at byte {self.offsets[row]}"
+        return f"{path}: {self.unit} {self.counts[row]}, at {byte_of(path, self.offsets[row])}"
+
+    def order(self) -> Int64Array | None:
+        """Upwards, if files are compressed: going back there is to begin again."""
+        if not any(map(is_compressed, self.paths)):
+            return None
+        return np.lexsort((self.offsets, self.numbers))
 
     def take(self, rows: Int64Array) -> FileRecords:
         """The same with fewer files, too."""
@@ -222,22 +252,27 @@ class RecordsPart(Part):
         samples = SampleCollector(
             schema.fields, schema.structure, len(self.records), dtypes=schema.dtypes
         )
-        skipped, places = [], []
+        order, read = self.records.order(), []
+        bad: dict[int, Skipped] = {}
         with OpenFiles() as files:
-            for row, index in enumerate(self.indices.tolist()):
+            for row in range(len(self.indices)) if order is None else order.tolist():
                 try:
-                    samples.add(self.records.read(row, files), index)
+                    samples.add(self.records.read(row, files), int(self.indices[row]))
+                    read.append(row)
                 except BadRecordError as error:
                     if self.strict:
                         raise FormatError(f"{self.records.where(row)}: {error}") from error
-                    skipped.append(Skipped(self.records.name(row), str(error)))
-                    places.append(row)
+                    bad[row] = Skipped(self.records.name(row), str(error))
                 except FormatError:
                     raise
                 except (ValueError, TypeError, KeyError) as error:
                     raise _misfit(self.records.where(row), error) from error
                 advance(1)
-        return Rows(samples.finish(), tuple(skipped), tuple(places))
+            files.leave()
+        columns, places = samples.finish(), sorted(bad)
+        if read != sorted(read):
+            columns = [taken(column, np.argsort(read)) for column in columns]
+        return Rows(columns, tuple(bad[row] for row in places), tuple(places))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -268,6 +303,10 @@ class RecordsSource(Source):
     def options(self) -> dict[str, Any]:
         """What shapes the samples."""
         return self.shaping
+
+    def close(self) -> None:
+        """Closes the files that threads would have gone on in."""
+        drop_half_read(frozenset(self.paths()))
 
 
 def open_records(
