@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 import platform
@@ -21,12 +22,13 @@ import numpy as np
 import pytest
 from broken_off import watched
 from packing import content, refused, same_bytes
+from rich.console import Console
 from slow_pack import wait_for
 from small_inputs import inputs, patient
 
 import fastload
 from fastload import FormatError
-from fastload.pack import executors
+from fastload.pack import executors, progress
 from fastload.pack.executors import Run
 
 
@@ -97,6 +99,40 @@ def test_no_more_than_twice_its_workers_at_once(
     with ThreadPoolExecutor(3) as executor:
         fastload.pack(tmp_path / "x.npy", tmp_path / "out", executor=executor, shard_size=200)
     assert max(flying) == 6
+
+
+def test_it_is_said_that_no_worker_has_taken_a_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = threading.Event()
+
+    class Late(ThreadPoolExecutor):
+        def submit(self, function: Any, /, *arguments: Any, **options: Any) -> Future[Any]:
+            def late() -> Any:
+                assert begin.wait(60)
+                return function(*arguments)
+
+            return super().submit(late)
+
+    def impatient(futures: Any, **options: Any) -> Any:
+        waited = wait(futures, **options)
+        begin.set()
+        return waited
+
+    monkeypatch.setattr(executors, "_PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(executors, "wait", impatient)
+    np.save(tmp_path / "x.npy", np.arange(100))
+    shown = io.StringIO()
+    message = "no worker has taken a job in 0.01 s; waiting for one"
+    with Late(1) as executor:
+        with progress.ProgressDisplay(Console(file=shown, width=1000)) as display:
+            fastload.pack(tmp_path / "x.npy", tmp_path / "a", executor=executor, progress=display)
+        begin.clear()
+        with pytest.warns(RuntimeWarning, match=message) as warned:
+            fastload.pack(tmp_path / "x.npy", tmp_path / "b", executor=executor)
+    assert shown.getvalue().count(message) == 1
+    assert warned[0].filename == __file__
+    assert same_bytes(tmp_path / "a", tmp_path / "b")
 
 
 # --- When something goes wrong ----------------------------------------------------------------

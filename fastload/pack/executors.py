@@ -34,6 +34,7 @@ from fastload.pack.writer import ShardJob, Written
 
 _UNKNOWN_WORKERS = 32
 _LOOK_SECONDS = 1.0
+_PATIENCE_SECONDS = 5.0
 _MOST_INPUTS = 16  # that are looked for
 
 Attempted = tuple[str, Written] | Failure
@@ -118,7 +119,10 @@ class Run:
 
 
 def run_on(
-    executor: Executor, jobs: Iterable[tuple[int, ShardJob]], run: Run
+    executor: Executor,
+    jobs: Iterable[tuple[int, ShardJob]],
+    run: Run,
+    tell: Callable[[str], None],
 ) -> Generator[tuple[int, Written], None, None]:
     """Runs numbered jobs on an executor and gives their results as they are done.
 
@@ -129,6 +133,7 @@ def run_on(
         executor: Which runs them.
         jobs: Each is made when there is room for it.
         run: Of which they are; ended here.
+        tell: Called with a sentence if no worker answers for some seconds, which is no error.
 
     Raises:
         RuntimeError: the workers cannot take part, or died.
@@ -138,9 +143,7 @@ def run_on(
     remaining = iter(jobs)
     try:
         following = next(remaining, None)
-        if following is not None and (
-            what := _result(_submit(executor, _look, run), "a first look")
-        ):
+        if following is not None and (what := _first_look(executor, run, tell)):
             raise RuntimeError(what)
         while flying or following is not None:
             room = 2 * max(_workers_of(executor), 1)
@@ -187,6 +190,18 @@ def _submit(executor: Executor, function: Callable[..., Any], *arguments: Any) -
         broken: Future[Any] = Future()
         broken.set_exception(error)
         return broken
+
+
+def _first_look(executor: Executor, run: Run, tell: Callable[[str], None]) -> str | None:
+    """What one of the workers says; waits until there is one."""
+    future = _submit(executor, _look, run)
+    if not wait([future], timeout=_PATIENCE_SECONDS).done:
+        tell(
+            f"no worker has taken a job in {_PATIENCE_SECONDS:g} s; waiting for one: the cluster "
+            "has none (a Dask worker, a free CPU of Ray), or all are at work for somebody else"
+        )
+    said: str | None = _result(future, "a first look")
+    return said
 
 
 def _look(run: Run) -> str | None:

@@ -44,7 +44,9 @@ class ProgressDisplay:
             self._bars.stop()
 
     def __call__(self, progress: Progress) -> None:
-        """Shows how far it is."""
+        """Shows how far it is, and what is to be known."""
+        if progress.notice:
+            self._console.print(progress.notice, highlight=False)
         now = time.monotonic()
         seconds = max(now - self._start, 1e-3)
         done = progress.rows - progress.rows_kept

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import closing
@@ -35,12 +36,14 @@ class Progress:
         rows_total: Samples to read.
         row_bytes: Of a sample in the output, on average.
         rows_kept: Samples that an earlier run had read.
+        notice: What the user should know by now, in a sentence.
     """
 
     rows: int
     rows_total: int
     row_bytes: int
     rows_kept: int = 0
+    notice: str = ""
 
 
 @dataclass(frozen=True)
@@ -147,10 +150,16 @@ def write_shards(
                 path = folder.shard(plan.file_name, shard)
                 yield number, ShardJob(path, plan.fields, group.dataset, shard, part, classes)
 
+    def tell(notice: str) -> None:
+        if progress is not None:
+            progress(Progress(read, plan.rows, row_bytes, kept, notice))
+        else:
+            warnings.warn(notice, RuntimeWarning, stacklevel=7)
+
     advance(0)
     try:
         if isinstance(workers, Executor):
-            results = run_on(workers, jobs(), Run.begin(folder.path, source.paths()))
+            results = run_on(workers, jobs(), Run.begin(folder.path, source.paths()), tell)
         else:
             most = max(plan.shards - len(written), 1)
             count = _worker_count(source, most, workers)
