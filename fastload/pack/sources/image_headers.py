@@ -1,12 +1,14 @@
 """Height and width of encoded images, from their first bytes.
 
-Read without a library, so that what is stored depends on nothing but the images.
+Read without a library, so that what is stored depends on nothing but the images. A header that is
+damaged, as far as it shows, has no size: PNG's has a checksum, in JPEG and WebP lengths must fit.
 """
 
 from __future__ import annotations
 
 import re
 import struct
+import zlib
 from collections.abc import Callable
 from itertools import pairwise
 
@@ -26,6 +28,7 @@ _PNM_BYTES = 512
 _BMP_HEADERS = frozenset([12, 40, 52, 56, 64, 108, 124])  # their bytes
 _NO_FRAMES = frozenset([0xC4, 0xC8, 0xCC])  # among C0 to CF
 _ALONE = frozenset([0x01, *range(0xD0, 0xD8)])  # markers that nothing belongs to
+_PNG_START = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"
 _TIFF_WIDTH, _TIFF_HEIGHT, _TIFF_ORIENTATION = 256, 257, 274
 _TIFF_TYPES = {3: "H", 4: "I"}
 
@@ -72,8 +75,8 @@ def _jpeg(data: memoryview) -> Size:
         elif marker in _ALONE:
             place += 2
         elif 0xC0 <= marker <= 0xCF and marker not in _NO_FRAMES:
-            height, width = struct.unpack_from(">HH", data, place + 5)
-            return height, width
+            size, _, height, width, parts = struct.unpack_from(">HBHHB", data, place + 2)
+            return (height, width) if size == 8 + 3 * parts else _UNKNOWN
         elif marker in (0xD9, 0xDA):  # the end, or a scan
             break
         else:
@@ -82,8 +85,9 @@ def _jpeg(data: memoryview) -> Size:
 
 
 def _png(data: memoryview) -> Size:
-    start, name, width, height = struct.unpack_from(">8s4x4sII", data)
-    return (height, width) if (start, name) == (b"\x89PNG\r\n\x1a\n", b"IHDR") else _UNKNOWN
+    start, width, height, crc = struct.unpack_from(">16sII5xI", data)
+    is_one = start == _PNG_START and crc == zlib.crc32(data[12:29])
+    return (height, width) if is_one else _UNKNOWN
 
 
 def _gif(data: memoryview) -> Size:
@@ -100,7 +104,9 @@ def _bmp(data: memoryview) -> Size:
 
 
 def _webp(data: memoryview) -> Size:
-    kind = bytes(data[12:16])
+    size_bytes, kind = struct.unpack_from("<4xI4x4s", data)
+    if 8 + size_bytes > len(data):
+        return _UNKNOWN
     if kind == b"VP8 " and bytes(data[23:26]) == b"\x9d\x01\x2a":
         width, height = struct.unpack_from("<HH", data, 26)
         return height & 0x3FFF, width & 0x3FFF
