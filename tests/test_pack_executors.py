@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import io
 import os
-import pickle
-import platform
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -21,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 from broken_off import watched
-from packing import content, refused, same_bytes
+from packing import content, same_bytes
 from rich.console import Console
 from slow_pack import wait_for
 from small_inputs import inputs, patient
@@ -241,7 +238,7 @@ def test_an_attempt_that_outlives_its_run_does_no_harm(
         fastload.pack(source, out, executor=executor, shard_size=300)
     before = content(out)
     late = [attempt() for attempt in executor.again[1:]]  # the first is the question
-    assert all("does not see the output folder" in str(attempt.error) for attempt in late)
+    assert all("does not see the output folder" in attempt for attempt in late)
     monkeypatch.setattr(Run, "obstacle", lambda _: None)  # as if they had begun before it ended
     (out / ".fastload").mkdir()
     late = [attempt() for attempt in executor.again[1:]]
@@ -296,125 +293,3 @@ def test_processes_that_outlive_the_pack_do_not_hold_its_folder(
         os.kill(int((tmp_path / "waits").read_text()), signal.SIGKILL)
     fastload.pack(name, tmp_path / "alone", workers=1, shard_size=1024)
     assert same_bytes(out, tmp_path / "alone")
-
-
-# --- Who may take part ------------------------------------------------------------------------
-
-
-def test_a_worker_that_cannot_take_part_is_named(tmp_path: Path) -> None:
-    source, out = tmp_path / "x.npy", tmp_path / "out"
-    np.save(source, np.arange(10))
-    (out / ".fastload").mkdir(parents=True)
-    run = Run.begin(str(out), [str(source)])
-    assert run.obstacle() is None
-    assert len(os.listdir(out / ".fastload")) == 1
-    here = platform.node()
-    elsewhere = replace(run, host="head", version="0.0.9").obstacle()
-    assert elsewhere is not None
-    assert f"a worker on {here} has fastload {fastload.__version__}, head has 0.0.9" in elsewhere
-    other = replace(run, token=f"{run.token}x").obstacle()
-    assert other is not None
-    assert f"a worker on {here} does not see the output folder {out} as" in other
-    np.save(source, np.arange(11))
-    changed = run.obstacle()
-    assert changed is not None
-    assert f"{source} is another file for a worker on {here}: it has 216 bytes there" in changed
-    source.unlink()
-    gone = run.obstacle()
-    assert gone is not None
-    assert f"a worker on {here} cannot see the input {source}: No such file" in gone
-    run.end()
-    run.end()
-    assert os.listdir(out / ".fastload") == []
-    unwritable = replace(run, token=str(tmp_path), inputs=(), folder="/proc/1").obstacle()
-    assert unwritable is not None
-    assert f"a worker on {here} cannot write to /proc/1: " in unwritable
-
-
-def test_the_question_comes_before_the_first_job(tmp_path: Path) -> None:
-    class Elsewhere(ThreadPoolExecutor):
-        """Its workers have another file system."""
-
-        asked = 0
-
-        def submit(self, function: Any, /, *arguments: Any, **options: Any) -> Future[Any]:
-            self.asked += 1
-            *jobs, run = arguments
-            return super().submit(function, *jobs, replace(run, token="/nowhere"), **options)
-
-    np.save(tmp_path / "x.npy", np.arange(10))
-    with Elsewhere(1) as executor:
-        with pytest.raises(RuntimeError, match=r"does not see the output folder .*/out as"):
-            fastload.pack(tmp_path / "x.npy", tmp_path / "out", executor=executor)
-    assert executor.asked == 1
-
-
-def test_workers_without_fastload(tmp_path: Path) -> None:
-    class Bare(Executor):
-        """Its worker has Python and nothing else, and ends if a message cannot be read there."""
-
-        def submit(self, function: Any, /, *arguments: Any, **options: Any) -> Future[Any]:
-            code = (
-                "import pickle, sys\n"
-                "function, arguments = pickle.load(sys.stdin.buffer)\n"
-                "print('read')\n"
-                "function(*arguments)\n"
-            )
-            command = [sys.executable, "-I", "-S", "-c", code]
-            message = pickle.dumps((function, arguments))
-            done = subprocess.run(command, input=message, capture_output=True, check=False)
-            assert done.stdout == b"read\n"
-            future: Future[Any] = Future()
-            future.set_exception(ImportError(done.stderr.decode().splitlines()[-1]))
-            return future
-
-    np.save(tmp_path / "x.npy", np.arange(10))
-    message = "a worker cannot import .*No module named 'fastload'.*install fastload"
-    with pytest.raises(RuntimeError, match=message):
-        fastload.pack(tmp_path / "x.npy", tmp_path / "out", executor=Bare())
-
-
-def test_a_dataset_that_a_worker_does_not_find(
-    tmp_path: Path, processes: ProcessPoolExecutor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "at_home.py").write_text(
-        f"import os\nif os.getpid() != {os.getpid()}: raise ModuleNotFoundError('not here')\n"
-        "class Data(list):\n    def __init__(self): super().__init__(range(9))\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    message = rf"a worker on {platform.node()} cannot import .*: not here .*PYTHONPATH"
-    with pytest.raises(ImportError, match=message):
-        fastload.pack("at_home:Data", tmp_path / "out", executor=processes)
-
-
-def test_inputs_that_cannot_travel_are_refused_before_anything_is_written(
-    tmp_path: Path, threads: ThreadPoolExecutor
-) -> None:
-    class Mine:
-        def __len__(self) -> int:
-            return 100
-
-        def __getitem__(self, index: int) -> int:
-            return index
-
-    np.savez(tmp_path / "x.npz", np.arange(3))
-    out = tmp_path / "out"
-    for local in (tmp_path / "x.npz", {"x": np.arange(3)}):
-        assert "one process reads it" in refused(local, out, executor=threads)
-    fastload.pack(np.arange(3), tmp_path / "append")
-    with ProcessPoolExecutor(1, get_context("spawn")) as processes:
-        for grow in (fastload.pack, fastload.append):
-            with pytest.raises(ValueError, match=r"executor cannot read this input \(samples\)"):
-                grow(Mine(), tmp_path / grow.__name__, executor=processes)
-        assert not processes._processes
-    assert not out.exists()
-    assert not (tmp_path / "pack").exists()
-    fastload.pack(Mine(), out, executor=threads, shard_size=64)
-    assert len(fastload.open(out)) == 100
-
-
-def test_executor_and_workers_are_one_choice(tmp_path: Path, threads: ThreadPoolExecutor) -> None:
-    message = refused(np.arange(3), tmp_path / "out", executor=threads, workers=2)
-    assert "choose one" in message
-    message = refused(np.arange(3), tmp_path / "out", executor=4)
-    assert "executor must be a concurrent.futures.Executor, not a int" in message

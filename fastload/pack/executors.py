@@ -37,8 +37,8 @@ _LOOK_SECONDS = 1.0
 _PATIENCE_SECONDS = 5.0
 _MOST_INPUTS = 16  # that are looked for
 
-Attempted = tuple[str, Written] | Failure
-"""The file that an attempt has written, and what is in it; or what it raised."""
+Attempted = tuple[str, Written] | Failure | str
+"""The file that an attempt has written, and what is in it; or what it raised, or an obstacle."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +86,15 @@ class Run:
         """Raises RuntimeError if the run has ended."""
         if not os.path.exists(self.token):
             raise RuntimeError("the run has ended")
+
+    def without_changed(self) -> Run:
+        """The same without inputs that are not here any more as they were when it began.
+
+        That they differ for a worker says nothing of it then, but of the input: whoever reads it
+        finds out what that means, as without an executor.
+        """
+        kept = tuple((path, size) for path, size in self.inputs if _size_of(path) == size)
+        return replace(self, inputs=kept)
 
     def obstacle(self) -> str | None:
         """What keeps this process from taking part; None if nothing does."""
@@ -139,23 +148,27 @@ def run_on(
         RuntimeError: the workers cannot take part, or died.
         Exception: the first error of a job, with the traceback of its process as the cause.
     """
-    flying: dict[Future[Attempted], tuple[int, ShardJob]] = {}
+    flying: dict[Future[Attempted], tuple[int, ShardJob, Run]] = {}
     remaining = iter(jobs)
     try:
         following = next(remaining, None)
-        if following is not None and (what := _first_look(executor, run, tell)):
-            raise RuntimeError(what)
+        if following is not None:
+            run = _first_look(executor, run, tell)
         while flying or following is not None:
             room = 2 * max(_workers_of(executor), 1)
             while following is not None and len(flying) < room:
                 number, job = following
-                flying[_submit(executor, _attempt, job, run)] = number, job
+                flying[_submit(executor, _attempt, job, run)] = number, job, run
                 following = next(remaining, None)
             done, _ = wait(flying, return_when=FIRST_COMPLETED)
             # What has succeeded first, so that a failure beside it costs nothing.
             for future in sorted(done, key=_has_failed):
-                number, job = flying.pop(future)
+                number, job, own = flying.pop(future)
                 attempted = _result(future, os.path.basename(job.path))
+                if isinstance(attempted, str):
+                    run = _around(attempted, own)
+                    flying[_submit(executor, _attempt, job, run)] = number, job, run
+                    continue
                 if isinstance(attempted, Failure):
                     attempted.raise_here()
                 path, written = attempted
@@ -192,20 +205,32 @@ def _submit(executor: Executor, function: Callable[..., Any], *arguments: Any) -
         return broken
 
 
-def _first_look(executor: Executor, run: Run, tell: Callable[[str], None]) -> str | None:
-    """What one of the workers says; waits until there is one."""
-    future = _submit(executor, _look, run)
+def _first_look(executor: Executor, run: Run, tell: Callable[[str], None]) -> Run:
+    """The run in which one of the workers can take part; waits until there is one.
+
+    Raises:
+        RuntimeError: it cannot.
+    """
+    future = _submit(executor, Run.obstacle, run)
     if not wait([future], timeout=_PATIENCE_SECONDS).done:
         tell(
             f"no worker has taken a job in {_PATIENCE_SECONDS:g} s; waiting for one: the cluster "
             "has none (a Dask worker, a free CPU of Ray), or all are at work for somebody else"
         )
-    said: str | None = _result(future, "a first look")
-    return said
+    what = _result(future, "a first look")
+    return run if what is None else _first_look(executor, _around(what, run), tell)
 
 
-def _look(run: Run) -> str | None:
-    return run.obstacle()
+def _around(obstacle: str, run: Run) -> Run:
+    """The run without what may have been in the way.
+
+    Raises:
+        RuntimeError: nothing has changed here, so that the obstacle is the worker's.
+    """
+    changed = run.without_changed()
+    if changed == run:
+        raise RuntimeError(obstacle)
+    return changed
 
 
 def _attempt(job: ShardJob, run: Run) -> Attempted:
@@ -221,7 +246,7 @@ def _attempt(job: ShardJob, run: Run) -> Attempted:
 
     try:
         if (what := run.obstacle()) is not None:
-            raise RuntimeError(what)
+            return what
         written = replace(job, path=path).run(advance)
         try:
             run.check()
@@ -241,13 +266,23 @@ def _attempt(job: ShardJob, run: Run) -> Attempted:
         return Failure.of(error)
 
 
+def _size_of(path: str) -> int | None:
+    """None if the file cannot be looked at."""
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return None
+
+
 def _new_name(folder: str, name: str) -> str:
     return os.path.join(folder, WORK_FOLDER, f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}-{name}")
 
 
 def _has_failed(future: Future[Attempted]) -> bool:
     return (
-        future.cancelled() or future.exception() is not None or isinstance(future.result(), Failure)
+        future.cancelled()
+        or future.exception() is not None
+        or isinstance(future.result(), (Failure, str))
     )
 
 
