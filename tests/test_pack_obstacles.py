@@ -170,7 +170,9 @@ def test_inputs_that_cannot_travel_are_refused_before_anything_is_written(
     np.savez(tmp_path / "x.npz", np.arange(3))
     out = tmp_path / "out"
     for local in (tmp_path / "x.npz", {"x": np.arange(3)}):
-        assert "one process reads it" in refused(local, out, executor=threads)
+        text = refused(local, out, executor=threads)
+        assert "one process reads it" in text
+        assert "pack it without executor= (--engine), or save it as .npy files first" in text
     fastload.pack(np.arange(3), tmp_path / "append")
     with ProcessPoolExecutor(1, get_context("spawn")) as processes:
         for grow in (fastload.pack, fastload.append):

@@ -101,7 +101,10 @@ def check_travels(source: Source, workers: Workers) -> None:
     if not isinstance(workers, Executor):
         return
     if source.local:
-        what = "one process reads it, from its start to its end"
+        what = (
+            "one process reads it, from its start to its end; pack it without executor= "
+            "(--engine), or save it as .npy files first"
+        )
     elif isinstance(workers, ThreadPoolExecutor) or can_travel(source.part(0, 1)):
         return
     else:
