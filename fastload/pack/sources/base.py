@@ -294,6 +294,13 @@ def taken(column: AnyColumn, rows: Int64Array) -> AnyColumn:
     return column.take(rows) if isinstance(column, Ragged) else column[rows]
 
 
+def inverse(order: Int64Array) -> Int64Array:
+    """Where each of the samples is that were read in an order."""
+    places = np.empty(len(order), np.int64)
+    places[order] = np.arange(len(order))
+    return places
+
+
 def probed(rows: int) -> list[int]:
     """The samples that decide what a field is and how large: the first, and 63 across the rest."""
     return sorted({place * (rows - 1) // (_PROBES - 1) for place in range(_PROBES)}) if rows else []

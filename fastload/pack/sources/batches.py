@@ -13,7 +13,17 @@ import numpy as np
 from fastload.errors import FormatError
 from fastload.formats.extents import Int64Array
 from fastload.pack.sources.arrow_columns import ArrowField, ArrowSchema, ColumnError
-from fastload.pack.sources.base import Advance, AnyColumn, Collector, Part, Ragged, Rows, Source
+from fastload.pack.sources.base import (
+    Advance,
+    AnyColumn,
+    Collector,
+    Part,
+    Ragged,
+    Rows,
+    Source,
+    inverse,
+    taken,
+)
 from fastload.pack.sources.kind import library
 from fastload.pack.sources.latest import HalfRead, version_of
 from fastload.pack.sources.unpacked import drop_half_read
@@ -127,12 +137,10 @@ class TakenBatchesPart(Part):
                 here = rows[(rows >= first) & (rows < first + batch.num_rows)] - first
                 made = _columns(self.reader, unit, first, batch, self.fields)
                 for column, piece in zip(columns, made, strict=True):
-                    column.add(piece.take(here) if isinstance(piece, Ragged) else piece[here])
+                    column.add(taken(piece, here))
                 advance(len(here))
-        back = np.empty(len(self.order), np.int64)
-        back[self.order] = np.arange(len(back))
-        done = [column.finish() for column in columns]
-        return Rows([c.take(back) if isinstance(c, Ragged) else c[back] for c in done])
+        back = inverse(self.order)
+        return Rows([taken(column.finish(), back) for column in columns])
 
 
 def _rows(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import os
 from collections.abc import Iterator, Sequence
@@ -17,8 +16,18 @@ from fastload.formats.extents import Field, Int64Array
 from fastload.formats.fields import TEXT
 from fastload.formats.files import AnyPath, absolute, file_source
 from fastload.pack.sources.arrays import Column, ColumnsSource, columns_source
-from fastload.pack.sources.base import AnyColumn, Array, Collector, Ragged, RaggedBuilder, stored
+from fastload.pack.sources.base import (
+    AnyColumn,
+    Array,
+    Collector,
+    Ragged,
+    RaggedBuilder,
+    inverse,
+    stored,
+    taken,
+)
 from fastload.pack.sources.kind import Kind, files_of, library
+from fastload.pack.sources.latest import latest, version_of
 from fastload.structure import Structure
 
 _SUFFIXES = (".h5", ".hdf5", ".hdf")
@@ -64,13 +73,9 @@ class Hdf5Column(Column):
             rows = wanted[(wanted >= end) & (wanted < end + length)] - end
             if len(rows):
                 unique, places = np.unique(rows, return_inverse=True)
-                column = self._column(path, unique)
-                made.add(column.take(places) if isinstance(column, Ragged) else column[places])
+                made.add(taken(self._column(path, unique), places))
             end += length
-        back = np.empty(len(order), np.int64)
-        back[order] = np.arange(len(order))
-        done = made.finish()
-        return done.take(back) if isinstance(done, Ragged) else done[back]
+        return taken(made.finish(), inverse(order))
 
     @property
     def _each(self) -> int:
@@ -78,10 +83,8 @@ class Hdf5Column(Column):
         return max(_READ_BYTES // max(self.field.row_bytes + self.mean, 1), 1)
 
     def _column(self, path: str, rows: Any) -> AnyColumn:
-        status = os.stat(path)
-        version = status.st_ino, status.st_size, status.st_mtime_ns
         try:
-            values = _opened(path, version).dataset(self.name)[rows]
+            values = _opened(path, version_of(path)).dataset(self.name)[rows]
         except (OSError, KeyError, RuntimeError) as error:
             if isinstance(error, OSError) and error.errno:
                 raise
@@ -131,7 +134,7 @@ class _Opened:
         return self._datasets[name]
 
 
-@functools.lru_cache(maxsize=1)
+@latest
 def _opened(path: str, version: tuple[int, int, int]) -> _Opened:
     """The file, opened anew if it has changed."""
     return _Opened(path)
@@ -208,7 +211,7 @@ def open_hdf5(path: AnyPath, *, strict: bool = False) -> ColumnsSource:
         for name, field in found.items()
     ]
     made = columns_source("hdf5", columns, _structure(list(found)))
-    made.resources.callback(_opened.cache_clear)
+    made.resources.callback(_opened.forget)
     return made
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import secrets
 import threading
@@ -13,7 +12,7 @@ _Given = ParamSpec("_Given")
 _Made = TypeVar("_Made")
 
 
-def latest(function: Callable[_Given, _Made]) -> Callable[_Given, _Made]:
+class latest(Generic[_Given, _Made]):
     """Makes a function keep what it gave last, and give it again for the same arguments.
 
     Threads wait for the one that makes it, and the old one goes before the new one is made: an
@@ -26,25 +25,29 @@ def latest(function: Callable[_Given, _Made]) -> Callable[_Given, _Made]:
         >>> opened("a") is opened("a"), opened("b")
         (True, ['b'])
     """
-    lock = threading.Lock()
-    kept: list[tuple[object, _Made]] = []
 
-    def renew() -> None:
-        nonlocal lock
-        lock = threading.Lock()  # a thread of the parent may hold the other one for ever
+    def __init__(self, function: Callable[_Given, _Made]) -> None:
+        self._function = function
+        self._kept: list[tuple[object, _Made]] = []
+        self._renew()
+        os.register_at_fork(after_in_child=self._renew)
 
-    os.register_at_fork(after_in_child=renew)
-
-    @functools.wraps(function)
-    def give(*args: _Given.args, **kwargs: _Given.kwargs) -> _Made:
+    def __call__(self, *args: _Given.args, **kwargs: _Given.kwargs) -> _Made:
+        """What the function gives, or gave."""
         key = args, kwargs
-        with lock:
-            if not kept or kept[0][0] != key:
-                kept.clear()
-                kept.append((key, function(*args, **kwargs)))
-            return kept[0][1]
+        with self._lock:
+            if not self._kept or self._kept[0][0] != key:
+                self._kept.clear()
+                self._kept.append((key, self._function(*args, **kwargs)))
+            return self._kept[0][1]
 
-    return give
+    def forget(self) -> None:
+        """Lets it go."""
+        with self._lock:
+            self._kept.clear()
+
+    def _renew(self) -> None:
+        self._lock = threading.Lock()  # a thread of the parent may hold the other one for ever
 
 
 class HalfRead(Generic[_Made]):
