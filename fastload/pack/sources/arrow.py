@@ -10,7 +10,14 @@ from typing import Any
 
 from fastload.errors import FormatError
 from fastload.formats.files import AnyPath, absolute, file_source
-from fastload.pack.sources.batches import BatchesSource, Reader, Unit, check_same, open_batches
+from fastload.pack.sources.batches import (
+    BatchesSource,
+    Reader,
+    Unit,
+    check_same,
+    damage,
+    open_batches,
+)
 from fastload.pack.sources.kind import RAGGED, Candidate, Kind, files_of, library
 
 _SUFFIXES = (".arrow", ".feather", ".ipc")
@@ -26,21 +33,18 @@ class ArrowReader(Reader):
     def batches(self, unit: Unit, start: int, each: int, columns: Sequence[str]) -> Iterator[Any]:
         """The batch, mapped where it is not compressed."""
         pyarrow = library("pyarrow", "parquet")
-        try:
-            with pyarrow.memory_map(unit.path) as file:
-                if unit.size_bytes:  # of a stream
-                    schema = pyarrow.ipc.read_schema(file)
-                    file.seek(unit.offset)
-                    message = pyarrow.ipc.read_message(file)
-                    batch = pyarrow.ipc.read_record_batch(message, schema)
-                else:
-                    batch = pyarrow.ipc.open_file(file).get_batch(unit.number)
-                batch.validate(full=True)
-                for row in range(start, batch.num_rows, each):
-                    yield batch.slice(row, each)
-        except (pyarrow.ArrowException, OSError) as error:
-            place = f"record batch {unit.number} (from row {unit.first} on)"
-            raise FormatError(f"{unit.path}: {place} is damaged: {error}") from error
+        place = f"record batch {unit.number} (from row {unit.first} on)"
+        with damage(f"{unit.path}: {place} is damaged"), pyarrow.memory_map(unit.path) as file:
+            if unit.size_bytes:  # of a stream
+                schema = pyarrow.ipc.read_schema(file)
+                file.seek(unit.offset)
+                message = pyarrow.ipc.read_message(file)
+                batch = pyarrow.ipc.read_record_batch(message, schema)
+            else:
+                batch = pyarrow.ipc.open_file(file).get_batch(unit.number)
+            batch.validate(full=True)
+            for row in range(start, batch.num_rows, each):
+                yield batch.slice(row, each)
 
 
 def open_arrow(path: AnyPath, *, ragged: Sequence[str] = (), strict: bool = False) -> BatchesSource:
@@ -65,12 +69,8 @@ def open_arrow(path: AnyPath, *, ragged: Sequence[str] = (), strict: bool = Fals
     units: list[Unit] = []
     first = None
     for file in paths:
-        try:
+        with damage(f"{file}: no Arrow file, or a damaged one"):
             schema, found = _units(pyarrow, file)
-        except (pyarrow.ArrowException, OSError) as error:
-            if isinstance(error, OSError) and error.errno:
-                raise
-            raise FormatError(f"{file}: no Arrow file, or a damaged one: {error}") from error
         first = schema if first is None else first
         check_same("arrow", file, schema, paths[0], first)
         units += found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -54,6 +55,18 @@ class Unit:
     first: int
     offset: int = 0
     size_bytes: int = 0
+
+
+@contextlib.contextmanager
+def damage(what: str) -> Iterator[None]:
+    """Makes FormatErrors that say `what` of pyarrow's errors; those of the system stay."""
+    failures = (library("pyarrow", "parquet").ArrowException, OSError)
+    try:
+        yield
+    except failures as error:
+        if isinstance(error, OSError) and error.errno:
+            raise
+        raise FormatError(f"{what}: {error}") from error
 
 
 class Reader(abc.ABC):

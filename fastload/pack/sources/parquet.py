@@ -8,7 +8,14 @@ from typing import Any
 
 from fastload.errors import FormatError
 from fastload.formats.files import AnyPath, absolute
-from fastload.pack.sources.batches import BatchesSource, Reader, Unit, check_same, open_batches
+from fastload.pack.sources.batches import (
+    BatchesSource,
+    Reader,
+    Unit,
+    check_same,
+    damage,
+    open_batches,
+)
 from fastload.pack.sources.kind import RAGGED, Kind, files_of, library
 
 _READ_BYTES = 4 << 20  # of all columns
@@ -22,19 +29,15 @@ class ParquetReader(Reader):
 
     def batches(self, unit: Unit, start: int, each: int, columns: Sequence[str]) -> Iterator[Any]:
         """Decodes the row group from its start on."""
-        pyarrow = library("pyarrow", "parquet")
         row = 0
-        try:
-            with _open(unit.path, len(columns)) as file:
-                for batch in file.iter_batches(
-                    each, row_groups=[unit.number], columns=list(columns), use_threads=False
-                ):
-                    if row + batch.num_rows > start:
-                        yield batch.slice(max(start - row, 0))
-                    row += batch.num_rows
-        except (pyarrow.ArrowException, OSError) as error:
-            place = f"row group {unit.number} (rows {unit.first} to {unit.first + unit.rows - 1})"
-            raise FormatError(f"{unit.path}: {place} is damaged: {error}") from error
+        place = f"row group {unit.number} (rows {unit.first} to {unit.first + unit.rows - 1})"
+        with damage(f"{unit.path}: {place} is damaged"), _open(unit.path, len(columns)) as file:
+            for batch in file.iter_batches(
+                each, row_groups=[unit.number], columns=list(columns), use_threads=False
+            ):
+                if row + batch.num_rows > start:
+                    yield batch.slice(max(start - row, 0))
+                row += batch.num_rows
 
 
 def open_parquet(
@@ -54,18 +57,12 @@ def open_parquet(
         TypeError, ValueError: a column cannot be packed.
         ImportError: pyarrow is not installed.
     """
-    pyarrow = library("pyarrow", "parquet")
     units: list[Unit] = []
     paths = files_of(absolute(path), *_SUFFIXES)
     first, size = None, 0
     for file in paths:
-        try:
-            with _open(file) as opened:
-                schema, metadata = opened.schema_arrow, opened.metadata
-        except (pyarrow.ArrowException, OSError) as error:
-            if isinstance(error, OSError) and error.errno:
-                raise
-            raise FormatError(f"{file}: no Parquet file, or a damaged one: {error}") from error
+        with damage(f"{file}: no Parquet file, or a damaged one"), _open(file) as opened:
+            schema, metadata = opened.schema_arrow, opened.metadata
         first = schema if first is None else first
         check_same("parquet", file, schema, paths[0], first)
         row = 0
