@@ -28,7 +28,7 @@ from fastload.pack.sources.beton_columns import (
     ImageColumn,
     NumberColumn,
 )
-from fastload.pack.sources.images import ENCODED, RESIZE, check_encoded, image_size
+from fastload.pack.sources.images import ENCODED, RESIZE, size_and_shaping
 from fastload.pack.sources.kind import RAGGED, Candidate, Kind
 from fastload.pack.sources.records import RecordsSource, open_records
 
@@ -85,13 +85,9 @@ def open_beton(
             lets its users define, or samples differ.
         ValueError: images are to be resized and to be kept encoded.
     """
-    check_encoded(encoded, resize)
-    size = image_size(resize)
+    size, shaping = size_and_shaping(resize, encoded)
     full = absolute(path)
     columns = _Reader(full).columns(size, encoded)
-    shaping: dict[str, Any] = {"encoded": True} if encoded else {}
-    if size is not None:
-        shaping["resize"] = list(size)
     rows = len(columns[0].starts)
     return open_records(
         "beton",

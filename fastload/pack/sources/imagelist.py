@@ -16,7 +16,7 @@ from fastload.formats.extents import Int64Array
 from fastload.formats.files import AnyPath, absolute, list_files
 from fastload.pack.sources import images
 from fastload.pack.sources.base import Array
-from fastload.pack.sources.images import ENCODED, RESIZE, BadRecordError, check_encoded, image_size
+from fastload.pack.sources.images import ENCODED, RESIZE, BadRecordError, size_and_shaping
 from fastload.pack.sources.kind import Kind, Option
 from fastload.pack.sources.leaves import Leaf
 from fastload.pack.sources.records import OpenFiles, Records, RecordsSource, open_records
@@ -111,7 +111,7 @@ def open_imagelist(
     """
     if labels is None:
         raise ValueError("a folder of images without classes needs --labels FILE.csv (labels=)")
-    check_encoded(encoded, resize)
+    size, shaping = size_and_shaping(resize, encoded)
     root, table = absolute(folder), absolute(labels)
     names, texts, lines = _read_table(table, label_column)
     try:
@@ -126,11 +126,7 @@ def open_imagelist(
             stems.setdefault(stem, name)
     found = tuple(name if name in here else stems.get(name, name) for name in names)
     left = sorted(set(stems.values()) - set(found))
-    size = image_size(resize)
     records = LabelledImages(root, found, values, table, lines, size, encoded)
-    shaping: dict[str, Any] = {"encoded": True} if encoded else {}
-    if size is not None:
-        shaping["resize"] = list(size)
     if label_column is not None:
         shaping["label_column"] = label_column
     return open_records(

@@ -49,6 +49,21 @@ def check_encoded(encoded: bool, resize: object) -> None:
         raise ValueError("encoded images are kept as they are and cannot be resized")
 
 
+def size_and_shaping(
+    resize: int | tuple[int, int] | None, encoded: bool
+) -> tuple[tuple[int, int] | None, dict[str, Any]]:
+    """Height and width as they are given, and both options as those that shape the output.
+
+    Raises:
+        ValueError: images are to be kept as they are and to be resized.
+    """
+    check_encoded(encoded, resize)
+    size = image_size(resize)
+    if size is not None:
+        return size, {"resize": list(size)}
+    return None, {"encoded": True} if encoded else {}
+
+
 def decode(content: bytes, size: tuple[int, int] | None) -> Array:
     """The pixels of an image in RGB, uint8 (height, width, 3), resized if a size is given.
 

@@ -15,7 +15,7 @@ from fastload.errors import FormatError
 from fastload.formats.extents import Int64Array
 from fastload.formats.files import AnyPath, absolute
 from fastload.pack.sources.decoding import Contents
-from fastload.pack.sources.images import ENCODED, RESIZE, BadRecordError, check_encoded, image_size
+from fastload.pack.sources.images import ENCODED, RESIZE, BadRecordError, size_and_shaping
 from fastload.pack.sources.images import SUFFIXES as IMAGE_SUFFIXES
 from fastload.pack.sources.kind import RAGGED, Kind, files_of
 from fastload.pack.sources.records import Decoder, FileRecords, RecordsSource, open_records
@@ -88,18 +88,14 @@ def open_tar(
         FormatError: a file is no tar file, damaged or truncated; or samples differ.
         ValueError: images are to be resized and to be kept encoded.
     """
-    check_encoded(encoded, resize)
+    size, shaping = size_and_shaping(resize, encoded)
     paths = files_of(absolute(path), *_SUFFIXES, *_COMPRESSED)
     if odd := [file for file in paths if file.lower().endswith(_COMPRESSED)]:
         raise FormatError(f"{odd[0]}: is compressed: unpack it first")
     seen: collections.Counter[tuple[str, ...]] = collections.Counter()
     places = [_samples(file, seen) for file in paths]
     names = max(seen, key=lambda found: seen[found], default=())
-    size = image_size(resize)
     records = FileRecords.of(paths, places, TarDecoder(Contents(size, encoded), names), "sample")
-    shaping: dict[str, Any] = {"encoded": True} if encoded else {}
-    if size is not None:
-        shaping = {"resize": list(size)}
     return open_records(
         "tar",
         records,
