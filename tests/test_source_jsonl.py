@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from packing import damaged, refused, same_bytes, samples_of
 
 import fastload
 from fastload.formats import packed
+from fastload.pack.sources import jsonl
 from fastload.pack.sources.base import probed
 
 ROWS = 120
@@ -56,6 +58,21 @@ def test_folders_bare_values_and_empty_lines(tmp_path: Path) -> None:
     (tmp_path / "in/11.jsonl").write_bytes(b"")
     fastload.pack(tmp_path / "in", tmp_path / "out")
     assert samples_of(tmp_path / "out") == [1, 2, 3, 4]
+
+
+def test_lines_are_found_whatever_the_blocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jsonl, "_BLOCK_BYTES", 2)
+    path = tmp_path / "a.jsonl"
+    for text in map("".join, chain.from_iterable(product("1\r\n", repeat=n) for n in range(5))):
+        path.write_bytes(text.encode())
+        want, start = [], 0
+        for number, line in enumerate(text.split("\n"), 1):
+            if line not in ("", "\r"):
+                want.append((start, len(line), number))
+            start += len(line) + 1
+        assert list(zip(*(of.tolist() for of in jsonl._lines(str(path))), strict=True)) == want
 
 
 def test_dtypes_and_ragged_fields_are_what_is_said(tmp_path: Path) -> None:
