@@ -7,7 +7,7 @@ import numpy
 import numpy.typing
 import typing
 import typing_extensions
-__all__: list[str] = ['ArrayOrder', 'CudaDevice', 'Engine', 'EpochPlan', 'LoadStats', 'Mixture', 'Permutation', 'PixelPlan', 'PushedOrder', 'ShipmentForm', 'SlotPool', 'StreamTimes', 'Table', 'TableBuilder', 'Transfer', 'WeightTable', 'copy_kernels', 'crc32c', 'crc32c_combine', 'measure_gather', 'set_copy_kernel', 'start_writeback']
+__all__: list[str] = ['ArrayOrder', 'CudaDevice', 'Engine', 'EpochPlan', 'LoadStats', 'Mixture', 'Occurrences', 'Permutation', 'PixelPlan', 'PushedOrder', 'ShipmentForm', 'SlotPool', 'StreamTimes', 'Table', 'TableBuilder', 'Transfer', 'WeightTable', 'copy_kernels', 'crc32c', 'crc32c_combine', 'measure_gather', 'set_copy_kernel', 'start_writeback']
 class Permutation:
     """
     A keyed bijection of [0, n) in O(1) memory.
@@ -74,17 +74,27 @@ class Mixture:
         """
         Samples counted through all sources.
         """
+class Occurrences:
+    """
+    Which time it is in an epoch that an index comes.
+    """
+    def __init__(self, rows: typing.SupportsInt | typing.SupportsIndex) -> None:
+        ...
+    def count(self, indices: numpy.typing.NDArray[numpy.int64]) -> None:
+        """
+        Counts indices that come before those of an order.
+        """
 class ArrayOrder:
     """
     A whole order, cut into batches.
     """
-    def __init__(self, indices: numpy.typing.NDArray[numpy.int64], batch_size: typing.SupportsInt | typing.SupportsIndex, drop_last: bool) -> None:
+    def __init__(self, indices: numpy.typing.NDArray[numpy.int64], batch_size: typing.SupportsInt | typing.SupportsIndex, drop_last: bool, repeats: Occurrences | None = None) -> None:
         ...
 class PushedOrder:
     """
     Batches of indices, pushed one by one.
     """
-    def __init__(self) -> None:
+    def __init__(self, repeats: Occurrences | None = None) -> None:
         ...
     def finish(self) -> None:
         ...
@@ -135,7 +145,7 @@ class PixelPlan:
     """
     def __init__(self, *, item_bytes: typing.SupportsInt | typing.SupportsIndex, channels: typing.SupportsInt | typing.SupportsIndex = 1, planar: bool = False, conversion: tuple[str, str, bool, typing.SupportsFloat | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex], collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex]] | None = None, crop: tuple[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex], tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex], typing.SupportsInt | typing.SupportsIndex] | None = None, flip: tuple[typing.SupportsFloat | typing.SupportsIndex, bool, typing.SupportsInt | typing.SupportsIndex] | None = None) -> None:
         ...
-    def deliver(self, image: numpy.ndarray, out: numpy.ndarray, seed: typing.SupportsInt | typing.SupportsIndex, epoch: typing.SupportsInt | typing.SupportsIndex, index: typing.SupportsInt | typing.SupportsIndex) -> None:
+    def deliver(self, image: numpy.ndarray, out: numpy.ndarray, seed: typing.SupportsInt | typing.SupportsIndex, epoch: typing.SupportsInt | typing.SupportsIndex, draw: typing.SupportsInt | typing.SupportsIndex) -> None:
         ...
     def out_size(self, height: typing.SupportsInt | typing.SupportsIndex, width: typing.SupportsInt | typing.SupportsIndex) -> tuple[int, int]:
         ...
@@ -143,7 +153,7 @@ class PixelPlan:
         """
         Memory of a GPU for the stored images of a batch, and what was drawn for each.
         """
-    def window(self, height: typing.SupportsInt | typing.SupportsIndex, width: typing.SupportsInt | typing.SupportsIndex, seed: typing.SupportsInt | typing.SupportsIndex, epoch: typing.SupportsInt | typing.SupportsIndex, index: typing.SupportsInt | typing.SupportsIndex) -> tuple[int, int, bool]:
+    def window(self, height: typing.SupportsInt | typing.SupportsIndex, width: typing.SupportsInt | typing.SupportsIndex, seed: typing.SupportsInt | typing.SupportsIndex, epoch: typing.SupportsInt | typing.SupportsIndex, draw: typing.SupportsInt | typing.SupportsIndex) -> tuple[int, int, bool]:
         """
         Top, left and whether it is mirrored: the window of one sample in its stored image.
         """
@@ -272,7 +282,7 @@ class Engine:
     """
     One iterator's run over its batches.
     """
-    def __init__(self, table: typing.Any, pool: typing.Any, fields: collections.abc.Sequence[tuple[numpy.dtype[typing.Any], collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]] | tuple[numpy.dtype[typing.Any], collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], tuple[typing.SupportsInt | typing.SupportsIndex, bytes] | None] | tuple[numpy.dtype[typing.Any], collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], tuple[PixelPlan, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]]], order: typing.Any, num_workers: typing.SupportsInt | typing.SupportsIndex, depth: typing.SupportsInt | typing.SupportsIndex, on_error: str = 'raise', *, seed: typing.SupportsInt | typing.SupportsIndex = 0, epoch: typing.SupportsInt | typing.SupportsIndex = 0, with_number: bool = False, with_indices: bool = False, stats: typing.Any | None = None, counts_waits: bool = True) -> None:
+    def __init__(self, table: typing.Any, pool: typing.Any, fields: collections.abc.Sequence[tuple[numpy.dtype[typing.Any], collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]] | tuple[numpy.dtype[typing.Any], collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], tuple[typing.SupportsInt | typing.SupportsIndex, bytes] | None] | tuple[numpy.dtype[typing.Any], collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], tuple[PixelPlan, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]]], order: typing.Any, num_workers: typing.SupportsInt | typing.SupportsIndex, depth: typing.SupportsInt | typing.SupportsIndex, on_error: str = 'raise', *, seed: typing.SupportsInt | typing.SupportsIndex = 0, epoch: typing.SupportsInt | typing.SupportsIndex = 0, with_number: bool = False, with_samples: bool = False, stats: typing.Any | None = None, counts_waits: bool = True) -> None:
         ...
     def describe_due(self) -> str:
         ...

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,7 @@ from fastload.decode import Decoded
 from fastload.errors import FormatError, add_note
 from fastload.formats.extents import Extents, Field, Int64Array
 from fastload.formats.fields import BYTE_STRINGS, TEXT, torch_dtype
-from fastload.kernels import RawFields
+from fastload.kernels import Drawn, RawFields
 from fastload.parts import Joined, Parts, split
 from fastload.structure import (
     Builder,
@@ -45,8 +45,13 @@ Arrays = list[Any]
 """Of each field in turn: an array (B, *shape); values and offsets; padded values and lengths; or
 `Decoded` images."""
 
-Samples = Callable[[], Int64Array]
-"""Gives the dataset's indices of a batch, for messages."""
+
+class Samples(Drawn, Protocol):
+    """Which samples a batch holds."""
+
+    def __call__(self) -> Int64Array:
+        """The dataset's indices, for messages."""
+
 
 Maker = Callable[[Arrays, Samples], Any]
 PartsMaker = Callable[[Arrays, Samples], Parts]

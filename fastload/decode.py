@@ -137,8 +137,8 @@ class ImageField:
             return np.empty(shape, dtype)
         return self.pool.empty(math.prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
 
-    def deliver(self, data: bytes, room: Array | None, index: int) -> Array | None:
-        """Decodes the sample of that index in the dataset into `room`.
+    def deliver(self, data: bytes, room: Array | None, draw: int) -> Array | None:
+        """Decodes a sample into `room`; what is drawn for it follows from `draw`.
 
         Returns:
             The image, if there is no room or it has another size.
@@ -156,16 +156,17 @@ class ImageField:
             room[...] = image
             return None
         made = room if room is not None and fits else np.empty(shape, self._dtype)
-        self.pixels.plan.deliver(image, made, self.seed, self.epoch, index)
+        self.pixels.plan.deliver(image, made, self.seed, self.epoch, draw)
         return None if fits else made
 
 
 class _Images:
     """A field of images of one batch while it is decoded."""
 
-    def __init__(self, field: ImageField, values: Array, offsets: Array, indices: Array) -> None:
+    def __init__(self, field: ImageField, values: Array, offsets: Array, samples: Array) -> None:
+        indices, draws = samples
         self._field = field
-        self._indices = indices.tolist()
+        self._draws = draws.tolist()
         self._values = values
         self._bounds = offsets.tolist()
         self._lock = threading.Lock()
@@ -179,7 +180,7 @@ class _Images:
         try:
             data = self._values[self._bounds[place] : self._bounds[place + 1]].tobytes()
             room = None if decoded.images is None else decoded.images[place]
-            other = self._field.deliver(data, room, self._indices[place])
+            other = self._field.deliver(data, room, self._draws[place])
             if other is not None:
                 decoded.others[place] = other
         except Exception as error:  # Pillow's plugins raise many kinds
@@ -226,7 +227,7 @@ class DecodeStage:
 
     Args:
         source: Gives the arrays; those of a field of images are its bytes and offsets, the last one
-            holds the dataset's indices of the samples.
+            says which samples they are: int64 (2, B), the dataset's indices and the draws.
         fields: For each field of images the number of its first array, in ascending order.
         threads: How many decode.
         depth: Batches under way.
@@ -341,14 +342,14 @@ class DecodeStage:
         if arrays is None:
             return _Job(None)
         delivered, tasks, number = [], [], 0
-        *arrays, indices = arrays
+        samples = arrays[-1]
         while number < len(arrays):
             field = self._fields.get(number)
             if field is None:
                 delivered.append(arrays[number])
                 number += 1
                 continue
-            images = _Images(field, arrays[number], arrays[number + 1], indices)
+            images = _Images(field, arrays[number], arrays[number + 1], samples)
             delivered.append(images.decoded)
             tasks += images.tasks
             number += 2

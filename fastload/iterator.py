@@ -81,9 +81,10 @@ class _NativeIterator:
         handover = Handover(run.target, run.batch_transform)
         self._handover = None if handover.does_nothing else handover
         self._timeout = float(run.timeout)
-        # Until the first pull; these three change together.
+        # Until the first pull; these five change together.
         self._take: Take | None = None
         self._pull: Callable[[], bool] | None = None
+        self._with_samples = False
         self._progress = self._stream.progress
         self._odd = self._stream.odd
         if run.worker_rules and not self._stream.waits_for_next:
@@ -106,6 +107,7 @@ class _NativeIterator:
         seed, epoch = self._seed(), stream.progress.epoch
         run.raw.begin(seed, epoch)
         images = self._images(run.extents.fields, seed, epoch)
+        self._with_samples = bool(images) or run.raw.are_random
         engine: Source = _core.Engine(
             run.table,
             run.pool,
@@ -117,7 +119,7 @@ class _NativeIterator:
             seed=seed,
             epoch=epoch,
             with_number=True,
-            with_indices=bool(images),
+            with_samples=self._with_samples,
             stats=run.stats,
             counts_waits=not images,
         )
@@ -240,6 +242,7 @@ class _NativeIterator:
             self._fail(error)
         if arrays is None:
             self._finish()
+        draws = arrays.pop()[1] if self._with_samples else None
         number = arrays.pop()  # the core's: another thread may have taken the one before
         missing = arrays[-1] if self._skips else ()
         self._say_what_is_missing(missing)
@@ -253,12 +256,12 @@ class _NativeIterator:
                 return batch if real is None else with_added(batch, REAL, torch.from_numpy(real))
             if real is not None:
                 arrays.append(self._without(real, number, missing))
-            return self._make(arrays, lambda: self._samples(number, missing))
+            return self._make(arrays, _Samples(self, number, missing, draws))
         finally:
             self._stream.forget(number)
             self._progress.turns += 1
 
-    def _samples(self, number: int, missing: Sequence[int]) -> Int64Array:
+    def samples(self, number: int, missing: Sequence[int]) -> Int64Array:
         """The dataset's indices of a batch, without those that were left out."""
         indices: Int64Array = self._without(self._stream.indices(number), number, missing)
         return indices
@@ -308,6 +311,27 @@ class _NativeIterator:
 
     def __getstate__(self) -> NoReturn:
         raise NotImplementedError("{} cannot be pickled", type(self).__name__)
+
+
+class _Samples:
+    """See `Samples`."""
+
+    __slots__ = ("_iterator", "_missing", "_number", "draws")
+
+    def __init__(
+        self,
+        iterator: _NativeIterator,
+        number: int,
+        missing: Sequence[int],
+        draws: Int64Array | None,
+    ) -> None:
+        self._iterator = iterator
+        self._number = number
+        self._missing = missing
+        self.draws = draws
+
+    def __call__(self) -> Int64Array:
+        return self._iterator.samples(self._number, self._missing)
 
 
 def _ended(timeout_s: float) -> None:

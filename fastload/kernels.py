@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,17 @@ from fastload.parts import Raw
 from fastload.pixels import Pixels
 
 _LEAST_BYTES = 1024  # of a sample; less is made by the CPU, while it copies
+
+
+class Drawn(Protocol):
+    """Which samples a batch holds.
+
+    Attributes:
+        draws: int64 (B,), of which random transforms make what they draw; None where no device
+            draws.
+    """
+
+    draws: Int64Array | None
 
 
 class RawFields:
@@ -57,22 +68,27 @@ class RawFields:
     def __len__(self) -> int:
         return len(self._pixels)
 
+    @property
+    def are_random(self) -> bool:
+        """Whether something is drawn for one of them."""
+        return any(pixels.is_random for pixels in self._pixels.values())
+
     def begin(self, seed: int, epoch: int) -> None:
         """Says of what the following batches draw."""
         self._seed, self._epoch = seed, epoch
 
-    def leaf(
-        self, name: str, array: npt.NDArray[Any], samples: Callable[[], Int64Array]
-    ) -> list[Raw]:
+    def leaf(self, name: str, array: npt.NDArray[Any], samples: Drawn) -> list[Raw]:
         """What is submitted of a field.
 
         Args:
             name: Of the field.
             array: Of a batch, (B, ...) as it is stored.
-            samples: Gives the dataset's indices of the batch.
+            samples: Of the batch.
         """
         pixels, count = self._pixels[name], len(array)
+        draws = samples.draws if pixels.is_random else np.zeros(count, np.int64)
         assert pixels.size is not None
+        assert draws is not None
         return [
             Raw(
                 images=torch.from_numpy(array),
@@ -80,7 +96,7 @@ class RawFields:
                 size=pixels.size,
                 seed=self._seed,
                 epoch=self._epoch,
-                indices=samples() if pixels.is_random else np.zeros(count, np.int64),
+                draws=draws,
                 shape=(count, *pixels.field.shape),
                 dtype=torch_dtype(pixels.field.dtype),
                 staging_bytes=pixels.plan.raw_bytes(*pixels.size, count),

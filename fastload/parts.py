@@ -26,7 +26,7 @@ class Raw:
         size: Height and width as they are stored.
         seed: Of what is drawn for each image.
         epoch: The same.
-        indices: (B), the dataset's.
+        draws: (B), of which random transforms make what they draw.
         shape: Of what is delivered, (B, ...) as it lies in memory.
         dtype: The same.
         staging_bytes: Memory on the device that the kernel needs beside that.
@@ -37,7 +37,7 @@ class Raw:
     size: tuple[int, int]
     seed: int
     epoch: int
-    indices: Int64Array
+    draws: Int64Array
     shape: tuple[int, ...]
     dtype: torch.dtype
     staging_bytes: int

@@ -226,7 +226,7 @@ def _deliver(raw: Any, leaf: int, made: Shipment, memory: Memory, pool: _core.Sl
             *raw.size,
             raw.seed,
             raw.epoch,
-            raw.indices,
+            raw.draws,
             images.data_ptr(),
             staging.data_ptr(),
             target.data_ptr(),

@@ -21,7 +21,9 @@ class WeightedSampler(KeyedSampler):
 
     As the sampler of a FastLoader it stands in for `seed=`. The loader takes a copy that is for its
     batches, so that `set_epoch` is to be called on the loader. Random transforms follow from seed,
-    epoch and sample: one that is drawn twice in an epoch is transformed alike.
+    epoch and position: a sample that is drawn again in an epoch is cropped and flipped anew, and
+    alike for any number of ranks and batch size, and after a resume. What fills up a last step
+    repeats the start of the epoch in this, too.
 
     Args:
         weights: (n,), numbers of any scale: an array, a tensor, a memmap or a list. Sample i of the

@@ -77,6 +77,34 @@ def rank_batches(
         yield rest[rank * batch : (rank + 1) * batch]
 
 
+def repeat_draw(index: int, before: int) -> int:
+    """What is drawn by for an index that came so often before in an epoch."""
+    if before == 0:
+        return index
+    return _mix(_mix((index + GOLDEN) & MASK) ^ _mix((before + 2 * GOLDEN) & MASK)) | 1 << 63
+
+
+def cropped_and_flipped(
+    seed: int, epoch: int, draw: int, tops: int, lefts: int
+) -> tuple[int, int, bool]:
+    """Top and left of a window, and whether it is mirrored: random transforms 0 and 1 of a field.
+
+    Args:
+        seed: Of the loader.
+        epoch: Of the loader.
+        draw: Of the sample: its index, or what stands for it.
+        tops: How many there are to choose from.
+        lefts: The same.
+    """
+
+    def bits(transform: int, number: int) -> int:
+        key = _key(seed, epoch, MASK - transform)
+        return _mix((_mix((key + GOLDEN * (draw + 1)) & MASK) + GOLDEN * (number + 1)) & MASK)
+
+    flip = (bits(1, 0) >> 11) * 2.0**-53 < 0.5
+    return bits(0, 0) * tops >> 64, bits(0, 1) * lefts >> 64, flip
+
+
 def random_states(generator: torch.Generator | None) -> tuple[str, str]:
     """Digests of the default generator and of another one."""
 

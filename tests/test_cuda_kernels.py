@@ -21,6 +21,7 @@ from fastload import (
     RandomCrop,
     RandomHorizontalFlip,
     ToChannelsFirst,
+    WeightedSampler,
     pack,
 )
 from fastload.device import Target
@@ -65,6 +66,11 @@ CASES: dict[str, tuple[Any, dict[str, Any], int]] = {
     ),
     "bare": (numbers(45, 33, 32, dtype="uint8"), {"transforms": {"data": Normalize(0.5, 2)}}, 7),
 }
+CASES["by weight"] = (
+    IMAGES,
+    {"transforms": TRANSFORMS, "sampler": WeightedSampler([0.0, 1.0, 2.0] * 15, 50, seed=3)},
+    8,
+)
 CASES["cast and turned"][1]["transforms"] = {"0": Cast("float32"), "1": [ToChannelsFirst()]}
 
 

@@ -145,7 +145,7 @@ def flat(grey: int, width: int = 3) -> bytes:
 def batch_of(*images: bytes, label: int = 0) -> list[Any]:
     offsets = np.cumsum([0, *map(len, images)])
     values = np.frombuffer(b"".join(images), np.uint8)
-    return [np.array([label]), values, offsets, np.arange(len(images))]
+    return [np.array([label]), values, offsets, np.arange(2 * len(images)).reshape(2, -1)]
 
 
 def greys(arrays: Any) -> list[int]:
@@ -166,7 +166,8 @@ def test_batches_come_decoded_and_in_order(threads: int, size: Any) -> None:
     stage = staged(source, threads, size=size)
     for k, n in enumerate(sizes):
         arrays = stage.next()
-        assert len(arrays) == 2
+        assert len(arrays) == 3
+        assert arrays[2].tolist() == [list(range(n)), list(range(n, 2 * n))]
         assert arrays[0].tolist() == [k]
         assert isinstance(arrays[1], Decoded)
         assert arrays[1].error is None
@@ -181,7 +182,7 @@ def test_other_fields_pass_and_two_fields_decode() -> None:
     source = Batches([[*first[1:3], np.array([9]), *second[1:]]])
     fields = {0: ImageField(DecodeImage()), 3: ImageField(DecodeImage((1, 1), "L"))}
     stage = DecodeStage(source, fields, 2, 2)
-    left, label, right = stage.next()
+    left, label, right, _samples = stage.next()
     assert [image[0, 0, 0] for image in left.each()] == [1, 2]
     assert label.tolist() == [9]
     assert right.images.tolist() == [[[[3]]], [[[4]]]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,13 @@ from fastload.pixels import make_pixels
 
 IMAGE = Field("x", "uint8", (24, 20, 3))
 NORMALIZE = Normalize((0.4, 0.5, 0.6), (0.2, 0.3, 0.4))
+
+
+@dataclass
+class Drawn:
+    """What `RawFields.leaf` asks of a batch."""
+
+    draws: Any
 
 
 def raw(field: Field, steps: Any, *, runs: bool = True) -> RawFields:
@@ -47,15 +55,17 @@ def test_what_would_be_larger_on_the_bus_or_is_small_is_made_by_the_cpu(
 def test_the_device_is_told_what_was_drawn_and_where_to() -> None:
     fields = raw(IMAGE, [RandomCrop(22, 1), NORMALIZE, ToChannelsFirst()])
     fields.begin(7, 3)
-    array, indices = np.zeros((5, 24, 20, 3), np.uint8), np.arange(5) * 11
-    [leaf] = fields.leaf("x", array, lambda: indices)
+    array, draws = np.zeros((5, 24, 20, 3), np.uint8), np.arange(5) * 11
+    assert fields.are_random
+    [leaf] = fields.leaf("x", array, Drawn(draws))
     assert (leaf.size, leaf.seed, leaf.epoch) == ((24, 20), 7, 3)
     assert leaf.images.data_ptr() == array.ctypes.data
-    assert leaf.indices is indices
+    assert leaf.draws is draws
     assert (leaf.shape, leaf.dtype) == ((5, 3, 22, 22), torch.float32)
     assert leaf.staging_bytes == leaf.plan.raw_bytes(24, 20, 5) == 7424 + 5 * 12
 
     quiet = raw(IMAGE, [Cast("bfloat16")])
-    [leaf] = quiet.leaf("x", array, lambda: pytest.fail("nothing is drawn"))
-    assert len(leaf.indices) == 5
+    assert not quiet.are_random
+    [leaf] = quiet.leaf("x", array, Drawn(None))
+    assert len(leaf.draws) == 5
     assert (leaf.shape, leaf.dtype) == ((5, 24, 20, 3), torch.bfloat16)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from oracle import repeat_draw
 from torch.utils.data import ConcatDataset, StackDataset, Subset
 
 import fastload
@@ -219,14 +220,17 @@ def test_what_is_left_is_cast_and_keeps_its_indices(damaged: Path, values: np.nd
         rows += batch["y"].tolist()
     assert rows == GOOD
     table = PackedDataset(damaged, verify="lazy").table
-    order = _core.ArrayOrder(np.arange(3000, 3100), 100, False)
+    wanted = np.r_[3070:3100, 3000:3100]
+    order = _core.ArrayOrder(wanted, 130, False, _core.Occurrences(4000))
     fields = [(np.dtype(np.uint8), (1000,)), (np.dtype(np.int64), ())]
     engine = _core.Engine(
-        table, _core.SlotPool(), fields, order, 0, 2, on_error="skip", with_indices=True
+        table, _core.SlotPool(), fields, order, 0, 2, on_error="skip", with_samples=True
     )
-    _, labels, missing, indices = engine.next()
-    assert labels.tolist() == indices.tolist() == list(range(3000, 3080))
-    assert missing.tolist() == list(range(3080, 3100))
+    _, labels, missing, (indices, draws) = engine.next()
+    assert labels.tolist() == indices.tolist() == [*range(3070, 3080), *range(3000, 3080)]
+    again = [repeat_draw(index, 1) - 2**64 for index in range(3070, 3080)]
+    assert draws.tolist() == [*range(3070, 3080), *range(3000, 3070), *again]
+    assert missing.tolist() == list(range(3080, 3100)) * 2
 
 
 @pytest.mark.filterwarnings("ignore:samples are left out")

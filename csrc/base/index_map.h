@@ -1,4 +1,4 @@
-// From the index of a sample to its row, where that is computed.
+// From the index of a sample to its row, where that is computed; and what else stands beside it.
 #pragma once
 
 #include <cstddef>
@@ -20,28 +20,36 @@ class IndexMap {
   virtual void rows(std::span<const std::int64_t> indices, std::span<std::int64_t> rows) const = 0;
 };
 
-// Indices of samples, and beside them the rows that an index map has for them; without a map they
-// are the same. Views of memory that outlives them.
+// Samples: the indices that name them; beside these the rows where they are read, which an index
+// map has for them; and the draws, numbers of which random transforms make what they draw: another
+// one for an index that comes again. Rows and draws are the indices themselves if nobody says
+// otherwise. Views of memory that outlives them.
 class IndexSpan {
  public:
-  IndexSpan(std::span<const std::int64_t> indices) : indices_(indices), rows_(indices) {}
+  IndexSpan(std::span<const std::int64_t> indices) : IndexSpan(indices, indices) {}
   IndexSpan(const std::vector<std::int64_t>& indices) : IndexSpan(std::span(indices)) {}
-  // REQUIRES: equal sizes.
+  // REQUIRES: equal sizes, here and below.
   IndexSpan(std::span<const std::int64_t> indices, std::span<const std::int64_t> rows)
-      : indices_(indices), rows_(rows) {}
+      : IndexSpan(indices, rows, indices) {}
+  IndexSpan(std::span<const std::int64_t> indices, std::span<const std::int64_t> rows,
+            std::span<const std::int64_t> draws)
+      : indices_(indices), rows_(rows), draws_(draws) {}
 
   std::size_t size() const { return indices_.size(); }
   bool empty() const { return indices_.empty(); }
   std::int64_t operator[](std::size_t i) const { return indices_[i]; }
   std::span<const std::int64_t> indices() const { return indices_; }
   std::span<const std::int64_t> rows() const { return rows_; }
+  std::span<const std::int64_t> draws() const { return draws_; }
   IndexSpan subspan(std::size_t first, std::size_t count) const {
-    return {indices_.subspan(first, count), rows_.subspan(first, count)};
+    return {indices_.subspan(first, count), rows_.subspan(first, count),
+            draws_.subspan(first, count)};
   }
 
  private:
   std::span<const std::int64_t> indices_;
   std::span<const std::int64_t> rows_;
+  std::span<const std::int64_t> draws_;
 };
 
 }  // namespace fastload

@@ -6,18 +6,20 @@
 
 namespace fastload {
 
-bool BlockCheck::check_rows(std::vector<std::int64_t>& indices,
-                            std::vector<std::int64_t>* missing) {
-  return !idle() && check(Part::rows, indices, {}, missing);
+bool BlockCheck::check_rows(std::vector<std::int64_t>& indices, std::vector<std::int64_t>* missing,
+                            std::vector<std::int64_t>* draws) {
+  return !idle() && check(Part::rows, indices, {}, missing, draws);
 }
 
 bool BlockCheck::check_values(std::vector<std::int64_t>& indices, std::span<const SpanTable> spans,
-                              std::vector<std::int64_t>* missing) {
-  return !idle() && check(Part::values, indices, spans, missing);
+                              std::vector<std::int64_t>* missing,
+                              std::vector<std::int64_t>* draws) {
+  return !idle() && check(Part::values, indices, spans, missing, draws);
 }
 
 bool BlockCheck::check(Part part, std::vector<std::int64_t>& indices,
-                       std::span<const SpanTable> spans, std::vector<std::int64_t>* missing) {
+                       std::span<const SpanTable> spans, std::vector<std::int64_t>* missing,
+                       std::vector<std::int64_t>* draws) {
   Checksums& checksums = *table_.checksums();
   const std::size_t columns = table_.columns().size();
   blocks_.clear();
@@ -40,16 +42,24 @@ bool BlockCheck::check(Part part, std::vector<std::int64_t>& indices,
       if (!blocks_.empty()) bad_samples_[i] = 1;
     }
   }
+  move_bad(indices, *missing, draws);
+  return true;
+}
+
+void BlockCheck::move_bad(std::vector<std::int64_t>& indices, std::vector<std::int64_t>& missing,
+                          std::vector<std::int64_t>* draws) const {
+  const bool drawn = draws != nullptr && !draws->empty();
   std::size_t kept = 0;
   for (std::size_t i = 0; i < indices.size(); ++i) {
     if (bad_samples_[i] != 0) {
-      missing->push_back(indices[i]);
-    } else {
-      indices[kept++] = indices[i];
+      missing.push_back(indices[i]);
+      continue;
     }
+    if (drawn) (*draws)[kept] = (*draws)[i];
+    indices[kept++] = indices[i];
   }
   indices.resize(kept);
-  return true;
+  if (drawn) draws->resize(kept);
 }
 
 bool BlockCheck::locate(Part part, std::size_t number, std::span<const std::int64_t> indices,

@@ -17,8 +17,8 @@ namespace fastload {
 //
 // Both checks throw FormatError for a bad block if `missing` is nullptr; otherwise they move the
 // samples that touch bad ones from `indices` to the end of `missing`, and return whether there were
-// any. They throw OsError for blocks that cannot be read, and StoppedError.
-// REQUIRES: the indices were checked.
+// any. `draws`: nullptr, or of the same samples, or empty; loses the same. They throw OsError for
+// blocks that cannot be read, and StoppedError. REQUIRES: the indices were checked.
 class BlockCheck {
  public:
   // While `stopping` is set, a check ends between two blocks. REQUIRES: both outlive this.
@@ -28,10 +28,11 @@ class BlockCheck {
   // Whether there is nothing to do for any sample.
   bool idle() const { return table_.checksums() == nullptr || table_.checksums()->all_good(); }
   // Checks the rows of the columns, of ragged ones their bounds.
-  bool check_rows(std::vector<std::int64_t>& indices, std::vector<std::int64_t>* missing);
+  bool check_rows(std::vector<std::int64_t>& indices, std::vector<std::int64_t>* missing,
+                  std::vector<std::int64_t>* draws = nullptr);
   // Then checks the values of ragged columns; `spans`: of each column, for these indices.
   bool check_values(std::vector<std::int64_t>& indices, std::span<const SpanTable> spans,
-                    std::vector<std::int64_t>* missing);
+                    std::vector<std::int64_t>* missing, std::vector<std::int64_t>* draws = nullptr);
 
  private:
   struct Range {
@@ -42,7 +43,9 @@ class BlockCheck {
   enum class Part { rows, values };
 
   bool check(Part part, std::vector<std::int64_t>& indices, std::span<const SpanTable> spans,
-             std::vector<std::int64_t>* missing);
+             std::vector<std::int64_t>* missing, std::vector<std::int64_t>* draws);
+  void move_bad(std::vector<std::int64_t>& indices, std::vector<std::int64_t>& missing,
+                std::vector<std::int64_t>* draws) const;
   // Fills ranges_ with the bytes of each sample; false if the column has no such part.
   bool locate(Part part, std::size_t number, std::span<const std::int64_t> indices,
               std::span<const SpanTable> spans);

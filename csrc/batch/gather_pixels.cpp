@@ -17,7 +17,7 @@ void Gatherer::gather_images(const Column& column, IndexSpan indices, const Imag
   if (indices.empty() || images.delivered_bytes() == 0) return;
   forget_many_pins();
   windows_.clear();
-  for (std::int64_t index : indices.indices()) windows_.push_back(images.window(index));
+  for (std::int64_t draw : indices.draws()) windows_.push_back(images.window(draw));
   scratch_.resize(images.plan->scratch_bytes(images.shape));
   if (column.row_bytes == 0) {  // nothing but padding
     rows_.assign(indices.size(), nullptr);

@@ -36,8 +36,8 @@ std::int64_t below(std::uint64_t bits, std::int64_t count) {
       (static_cast<unsigned __int128>(bits) * static_cast<unsigned __int128>(count)) >> 64);
 }
 
-std::uint64_t draw(std::uint64_t key, std::int64_t index, std::uint64_t number) {
-  return mix(mix(key + kGolden * (static_cast<std::uint64_t>(index) + 1)) + kGolden * (number + 1));
+std::uint64_t bits_of(std::uint64_t key, std::int64_t draw, std::uint64_t number) {
+  return mix(mix(key + kGolden * (static_cast<std::uint64_t>(draw) + 1)) + kGolden * (number + 1));
 }
 
 bool is_byte(Number number) {
@@ -164,18 +164,18 @@ PixelKeys PixelPlan::keys(std::uint64_t seed, std::uint64_t epoch) const {
 }
 
 ImageWindow PixelPlan::window(const ImageShape& shape, const PixelKeys& keys,
-                              std::int64_t index) const {
+                              std::int64_t draw) const {
   ImageWindow window{0, 0, false};
   if (spec_.flip) {
-    const auto uniform = static_cast<double>(draw(keys.flip, index, 0) >> 11) * 0x1p-53;
+    const auto uniform = static_cast<double>(bits_of(keys.flip, draw, 0) >> 11) * 0x1p-53;
     window.flip = uniform < spec_.flip->probability;
   }
   if (!spec_.crop) return window;
   const RandomCrop& crop = *spec_.crop;
   const std::int64_t rows = shape.height + crop.top + crop.bottom - crop.height;
   const std::int64_t columns = shape.width + crop.left + crop.right - crop.width;
-  const std::int64_t top = below(draw(keys.crop, index, 0), rows + 1) - crop.top;
-  std::int64_t left = below(draw(keys.crop, index, 1), columns + 1) - crop.left;
+  const std::int64_t top = below(bits_of(keys.crop, draw, 0), rows + 1) - crop.top;
+  std::int64_t left = below(bits_of(keys.crop, draw, 1), columns + 1) - crop.left;
   // The window was chosen in the mirrored image.
   if (window.flip && spec_.flip->before_crop) left = shape.width - shape.out_width - left;
   window.top = static_cast<std::int32_t>(top);

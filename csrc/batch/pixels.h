@@ -79,8 +79,8 @@ class PixelPlan {
   std::int64_t stored_bytes(const ImageShape& shape) const;
   std::int64_t delivered_bytes(const ImageShape& shape) const;
   PixelKeys keys(std::uint64_t seed, std::uint64_t epoch) const;
-  // A function of its arguments alone. `index`: the sample's in the dataset.
-  ImageWindow window(const ImageShape& shape, const PixelKeys& keys, std::int64_t index) const;
+  // A function of its arguments alone. `draw`: of the sample (IndexSpan).
+  ImageWindow window(const ImageShape& shape, const PixelKeys& keys, std::int64_t draw) const;
   // What deliver_images() needs in each thread.
   std::size_t scratch_bytes(const ImageShape& shape) const;
 
@@ -100,7 +100,7 @@ struct ImageDelivery {
 
   std::int64_t stored_bytes() const { return plan->stored_bytes(shape); }
   std::int64_t delivered_bytes() const { return plan->delivered_bytes(shape); }
-  ImageWindow window(std::int64_t index) const { return plan->window(shape, keys, index); }
+  ImageWindow window(std::int64_t draw) const { return plan->window(shape, keys, draw); }
 };
 
 // Writes each image to `out`, side by side. REQUIRES: they do not overlap `out`. Touches nothing

@@ -20,7 +20,7 @@ namespace {
 // A consumer that waits looks for signals (Ctrl-C) this often.
 constexpr auto kSlice = std::chrono::milliseconds(50);
 
-using PixelArgument =  // plan, height, width, seed, epoch, indices, from, raw, out
+using PixelArgument =  // plan, height, width, seed, epoch, draws, from, raw, out
     std::tuple<std::shared_ptr<PixelPlan>, std::int64_t, std::int64_t, std::uint64_t, std::uint64_t,
                IndexArray, std::uintptr_t, std::uintptr_t, std::uintptr_t>;
 
@@ -70,8 +70,8 @@ class ShipmentForm {
 };
 
 PixelJob job_of(const PixelArgument& argument) {
-  const auto& [plan, height, width, seed, epoch, indices, from, raw, out] = argument;
-  const auto numbers = as_span(indices);
+  const auto& [plan, height, width, seed, epoch, draws, from, raw, out] = argument;
+  const auto numbers = as_span(draws);
   return {ImageDelivery{plan, plan->shape(height, width), plan->keys(seed, epoch)},
           {numbers.begin(), numbers.end()},
           host(from),

@@ -4,6 +4,7 @@
 #include <pybind11/stl.h>
 #include <pybind11/typing.h>
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -104,13 +105,13 @@ class PyEngine {
  public:
   PyEngine(py::object table, py::object pool, const std::vector<FieldArgument>& fields,
            py::object order, int num_workers, std::int64_t depth, const std::string& on_error,
-           std::uint64_t seed, std::uint64_t epoch, bool with_number, bool with_indices,
+           std::uint64_t seed, std::uint64_t epoch, bool with_number, bool with_samples,
            const std::optional<py::object>& stats, bool counts_waits)
       : table_(std::move(table)),
         order_(std::move(order)),
         skips_(on_error == "skip"),
         with_number_(with_number),
-        with_indices_(with_indices) {
+        with_samples_(with_samples) {
     check_not_exiting();
     if (!skips_ && on_error != "raise") {
       throw py::value_error("on_error must be 'raise' or 'skip', got '" + on_error + "'");
@@ -121,6 +122,7 @@ class PyEngine {
     EngineOptions options{num_workers, depth, skips_ ? OnError::skip : OnError::raise};
     if (stats) options.stats = stats_of(*stats);
     options.counts_waits = counts_waits;
+    options.wants_draws = with_samples;
     for (std::size_t c = 0; c < fields.size(); ++c) {
       fields_.push_back(field_spec(fields[c], columns[c], seed, epoch));
       options.paddings.push_back(fields_.back().padding);
@@ -206,13 +208,22 @@ class PyEngine {
       arrays[slot] = array_over(std::move(task.slots[slot]), py::dtype::of<std::int64_t>(),
                                 {samples + (delivery.padded ? 0 : 1)});
     }
-    const auto append = [&](const std::vector<std::int64_t>& indices) {
-      arrays.append(IndexArray(static_cast<py::ssize_t>(indices.size()), indices.data()));
-    };
-    if (skips_) append(task.missing);
+    if (skips_) {
+      const auto count = static_cast<py::ssize_t>(task.missing.size());
+      arrays.append(IndexArray(count, task.missing.data()));
+    }
     if (with_number_) arrays.append(task.number);
-    if (with_indices_) append(task.indices);
+    if (with_samples_) arrays.append(samples_of(task));
     return arrays;
+  }
+
+  // Indices, and below them draws.
+  static IndexArray samples_of(const BatchTask& task) {
+    const IndexSpan samples = task.samples();
+    IndexArray array({py::ssize_t{2}, static_cast<py::ssize_t>(samples.size())});
+    const auto below = std::ranges::copy(samples.indices(), array.mutable_data()).out;
+    std::ranges::copy(samples.draws(), below);
+    return array;
   }
 
   static py::array array_over(Lease&& slot, const py::dtype& dtype, Shape&& shape) {
@@ -227,7 +238,7 @@ class PyEngine {
   py::object order_;
   bool skips_;         // damaged samples; an array of each batch says which
   bool with_number_;   // which batch it is follows its arrays
-  bool with_indices_;  // the last array of a batch holds those of its samples
+  bool with_samples_;  // which samples it has, and their draws, says its last array: int64 (2, B)
   std::vector<FieldSpec> fields_;
   Engine* engine_ = nullptr;
 };
@@ -254,7 +265,7 @@ void register_engine(py::module_& module) {
                     const std::optional<py::object>&, bool>(),
            "table"_a, "pool"_a, "fields"_a, "order"_a, "num_workers"_a, "depth"_a,
            "on_error"_a = "raise", py::kw_only(), "seed"_a = 0, "epoch"_a = 0,
-           "with_number"_a = false, "with_indices"_a = false, "stats"_a = py::none(),
+           "with_number"_a = false, "with_samples"_a = false, "stats"_a = py::none(),
            "counts_waits"_a = true)
       .def("next", &PyEngine::next, "timeout_s"_a = 0.0)
       .def("is_ready", &PyEngine::is_ready)

@@ -11,6 +11,7 @@
 #include "bindings/bindings.h"
 #include "order/epoch_plan.h"
 #include "order/mixture.h"
+#include "order/occurrences.h"
 #include "order/permutation.h"
 #include "order/weighted.h"
 
@@ -22,10 +23,14 @@ struct PyArrayOrder {
   IndexArray indices;
   std::int64_t batch_size;
   bool drop_last;
+  std::shared_ptr<Occurrences> repeats;
 };
 
+// Counts the indices of an order; one that comes again is drawn anew.
+using RepeatsArgument = std::optional<std::shared_ptr<Occurrences>>;
+
 struct PyPushedOrder {
-  std::shared_ptr<PushedOrder> order = std::make_shared<PushedOrder>();
+  std::shared_ptr<PushedOrder> order;
 };
 
 template <class Kind>
@@ -173,7 +178,8 @@ std::shared_ptr<IndexSource> index_source_of(py::handle order) {
   }
   if (py::isinstance<PyArrayOrder>(order)) {
     const auto& array = order.cast<const PyArrayOrder&>();
-    return std::make_shared<ArrayOrder>(as_span(array.indices), array.batch_size, array.drop_last);
+    return std::make_shared<ArrayOrder>(as_span(array.indices), array.batch_size, array.drop_last,
+                                        array.repeats);
   }
   if (py::isinstance<PyPushedOrder>(order)) return order.cast<const PyPushedOrder&>().order;
   throw py::type_error("order must be an EpochPlan, an ArrayOrder or a PushedOrder");
@@ -222,16 +228,29 @@ void register_order(py::module_& module) {
       .def("rows", &rows_of, "Samples counted through all sources.", "indices"_a.noconvert())
       .def("counts", &counted, "Samples of each source in an epoch.", "epoch"_a);
 
+  py::class_<Occurrences, std::shared_ptr<Occurrences>>(
+      module, "Occurrences", "Which time it is in an epoch that an index comes.")
+      .def(py::init<std::int64_t>(), "rows"_a)
+      .def(
+          "count",
+          [](Occurrences& self, const IndexArray& indices) { self.count(as_span(indices)); },
+          "Counts indices that come before those of an order.", "indices"_a.noconvert());
+
   py::class_<PyArrayOrder>(module, "ArrayOrder", "A whole order, cut into batches.")
-      .def(py::init([](IndexArray indices, std::int64_t batch_size, bool drop_last) {
+      .def(py::init([](IndexArray indices, std::int64_t batch_size, bool drop_last,
+                       const RepeatsArgument& repeats) {
              if (indices.ndim() != 1) throw py::value_error("indices must have one dimension");
              if (batch_size < 1) throw py::value_error("batch_size must be positive");
-             return PyArrayOrder{std::move(indices), batch_size, drop_last};
+             return PyArrayOrder{std::move(indices), batch_size, drop_last,
+                                 repeats.value_or(nullptr)};
            }),
-           "indices"_a.noconvert(), "batch_size"_a, "drop_last"_a);
+           "indices"_a.noconvert(), "batch_size"_a, "drop_last"_a, "repeats"_a = py::none());
 
   py::class_<PyPushedOrder>(module, "PushedOrder", "Batches of indices, pushed one by one.")
-      .def(py::init<>())
+      .def(py::init([](const RepeatsArgument& repeats) {
+             return PyPushedOrder{std::make_shared<PushedOrder>(repeats.value_or(nullptr))};
+           }),
+           "repeats"_a = py::none())
       .def(
           "push",
           [](PyPushedOrder& self, const IndexArray& indices) {

@@ -70,7 +70,7 @@ void check_contiguous(const py::array& array, std::int64_t bytes, const char* wh
 
 // One image, by itself.
 void deliver(const PixelPlan& plan, const py::array& image, const py::array& out,
-             std::uint64_t seed, std::uint64_t epoch, std::int64_t index) {
+             std::uint64_t seed, std::uint64_t epoch, std::int64_t draw) {
   if (image.ndim() != 3 || image.shape(2) != plan.spec().channels) {
     throw py::value_error("an image of (height, width, " + std::to_string(plan.spec().channels) +
                           ") is needed");
@@ -81,7 +81,7 @@ void deliver(const PixelPlan& plan, const py::array& image, const py::array& out
   if (!out.writeable()) throw py::value_error("what is delivered must be writable");
   const auto* const from = static_cast<const std::byte*>(image.data());
   auto* const to = static_cast<std::byte*>(const_cast<void*>(out.data()));
-  const ImageWindow window = plan.window(shape, plan.keys(seed, epoch), index);
+  const ImageWindow window = plan.window(shape, plan.keys(seed, epoch), draw);
   std::vector<std::byte> scratch(plan.scratch_bytes(shape));
   const Unlocked unlocked;
   deliver_images(plan, shape, &from, {&window, 1}, to, scratch.data());
@@ -106,13 +106,13 @@ void register_pixels(py::module_& module) {
       .def(
           "window",
           [](const PixelPlan& self, std::int64_t height, std::int64_t width, std::uint64_t seed,
-             std::uint64_t epoch, std::int64_t index) {
+             std::uint64_t epoch, std::int64_t draw) {
             const ImageWindow window =
-                self.window(self.shape(height, width), self.keys(seed, epoch), index);
+                self.window(self.shape(height, width), self.keys(seed, epoch), draw);
             return std::tuple(window.top, window.left, window.flip);
           },
           "Top, left and whether it is mirrored: the window of one sample in its stored image.",
-          "height"_a, "width"_a, "seed"_a, "epoch"_a, "index"_a)
+          "height"_a, "width"_a, "seed"_a, "epoch"_a, "draw"_a)
       .def_property_readonly("has_kernel", &has_kernel, "Whether a GPU can do it.")
       .def(
           "raw_bytes",
@@ -124,7 +124,7 @@ void register_pixels(py::module_& module) {
           },
           "Memory of a GPU for the stored images of a batch, and what was drawn for each.",
           "height"_a, "width"_a, "count"_a)
-      .def("deliver", &deliver, "image"_a, "out"_a, "seed"_a, "epoch"_a, "index"_a);
+      .def("deliver", &deliver, "image"_a, "out"_a, "seed"_a, "epoch"_a, "draw"_a);
 }
 
 }  // namespace fastload::bindings

@@ -117,10 +117,10 @@ Lease Transfer::stage(const Shipment& shipment, std::vector<Staged>& staged) {
   if (packed_bytes > 0) staged.push_back({first, 0, packed_bytes});
   std::size_t bytes = packed_bytes;
   for (const PixelJob& job : shipment.pixels) {
-    if (!job.images.plan->random() || job.indices.empty()) continue;
+    if (!job.images.plan->random() || job.draws.empty()) continue;
     const std::size_t at = align_up(bytes, kFieldAlignment);
-    const std::size_t windows = job.indices.size() * sizeof(ImageWindow);
-    staged.push_back({job.raw + window_offset(job.images, job.indices.size()), at, windows});
+    const std::size_t windows = job.draws.size() * sizeof(ImageWindow);
+    staged.push_back({job.raw + window_offset(job.images, job.draws.size()), at, windows});
     bytes = at + windows;
   }
   if (bytes == 0) return {};
@@ -130,10 +130,10 @@ Lease Transfer::stage(const Shipment& shipment, std::vector<Staged>& staged) {
   }
   std::size_t part = packed_bytes > 0 ? 1 : 0;
   for (const PixelJob& job : shipment.pixels) {
-    if (!job.images.plan->random() || job.indices.empty()) continue;
+    if (!job.images.plan->random() || job.draws.empty()) continue;
     std::byte* to = lease.data() + staged[part++].offset;
-    for (const std::int64_t index : job.indices) {
-      const ImageWindow window = job.images.window(index);
+    for (const std::int64_t draw : job.draws) {
+      const ImageWindow window = job.images.window(draw);
       std::memcpy(to, &window, sizeof(window));
       to += sizeof(window);
     }
@@ -145,15 +145,14 @@ void Transfer::enqueue(const Shipment& shipment, const Lease& staging,
                        const std::vector<Staged>& staged) {
   for (const HostToDevice& array : shipment.copies) copy(array.to, array.from, array.bytes);
   for (const PixelJob& job : shipment.pixels) {
-    const std::size_t images = job.indices.size();
+    const std::size_t images = job.draws.size();
     copy(job.raw, job.from, images * static_cast<std::size_t>(job.images.stored_bytes()));
   }
   for (const Staged& part : staged) copy(part.to, staging.data() + part.offset, part.bytes);
   stats_.packed += static_cast<std::int64_t>(shipment.packed.size());
   for (const PixelJob& job : shipment.pixels) {
-    if (job.indices.empty()) continue;
-    launch_pixels(*device_, device_->side_stream(), job.images, job.indices.size(), job.raw,
-                  job.out);
+    if (job.draws.empty()) continue;
+    launch_pixels(*device_, device_->side_stream(), job.images, job.draws.size(), job.raw, job.out);
     ++stats_.kernels;
   }
 }

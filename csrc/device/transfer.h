@@ -25,7 +25,7 @@ struct HostToDevice {
 // Images that are delivered by a kernel. `raw`: room for raw_bytes() (pixel_launch.h).
 struct PixelJob {
   ImageDelivery images;
-  std::vector<std::int64_t> indices;  // the samples', in the dataset
+  std::vector<std::int64_t> draws;  // of the samples (IndexSpan)
   const std::byte* from = nullptr;
   DevicePointer raw = 0;
   DevicePointer out = 0;

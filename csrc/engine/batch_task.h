@@ -39,6 +39,7 @@ struct BatchTask {
     number = k;
     stage.store(Stage::begun);
     rows.clear();
+    draws.clear();
     head.clear();
     missing.clear();
     slots.clear();
@@ -49,11 +50,14 @@ struct BatchTask {
     done = false;
   }
 
-  IndexSpan samples() const { return rows.empty() ? IndexSpan(indices) : IndexSpan(indices, rows); }
+  IndexSpan samples() const {
+    return {indices, rows.empty() ? indices : rows, draws.empty() ? indices : draws};
+  }
 
   std::int64_t number = 0;
   std::vector<std::int64_t> indices;
-  std::vector<std::int64_t> rows;  // of the indices, if there is an index map
+  std::vector<std::int64_t> rows;   // of the indices, if there is an index map
+  std::vector<std::int64_t> draws;  // of the same samples, if anybody draws and they are others
   std::atomic<Stage> stage{Stage::begun};
   std::vector<std::int64_t> head;     // the first of the indices; constant from `checking` on
   std::vector<std::int64_t> missing;  // taken from indices: their bytes are damaged

@@ -83,6 +83,11 @@ Engine::Engine(std::shared_ptr<const Table> table, std::shared_ptr<SlotPool> poo
       deliveries_(deliveries_of(*table_, options)),
       any_ragged_(std::any_of(deliveries_.begin(), deliveries_.end(),
                               [](const Delivery& delivery) { return delivery.ragged; })),
+      draws_(options.wants_draws || std::any_of(deliveries_.begin(), deliveries_.end(),
+                                                [](const Delivery& delivery) {
+                                                  return delivery.images &&
+                                                         delivery.images->plan->random();
+                                                })),
       stats_(options.stats ? options.stats : std::make_shared<LoadStats>()),
       readahead_(*table_),
       consumer_(std::make_unique<Worker>(*table_, stopping_)) {

@@ -39,6 +39,7 @@ struct EngineOptions {
   std::vector<std::optional<ImageDelivery>> images = {};  // per column, for the others; or empty
   std::shared_ptr<LoadStats> stats = nullptr;             // counts there; null: for itself
   bool counts_waits = true;  // false: somebody between engine and consumer does
+  bool wants_draws = false;  // of samples, also if it delivers no images that need them
 };
 
 // NOTE [Ordered delivery]. Workers begin batches in order and finish them in any; next() hands them
@@ -120,6 +121,7 @@ class Engine {
   const EngineOptions options_;
   const std::vector<Delivery> deliveries_;  // per column
   const bool any_ragged_;
+  const bool draws_;  // whether anybody needs the draws of samples
   const std::shared_ptr<LoadStats> stats_;
 
   // Synchronise themselves.

@@ -95,17 +95,18 @@ void Engine::work_on(Worker& worker, const Claim& claimed) {
 
 // From indices to empty slots.
 void Engine::begin(Worker& worker, BatchTask& task) {
-  order_->take(task.number, task.indices);
+  std::vector<std::int64_t>* const draws = draws_ ? &task.draws : nullptr;
+  order_->take(task.number, task.indices, draws);
   table_->check_indices(task.indices);
   const auto named = static_cast<std::ptrdiff_t>(std::min(task.indices.size(), kNamedSamples));
   task.head.assign(task.indices.begin(), task.indices.begin() + named);
   task.stage.store(Stage::checking);
   auto* missing = options_.on_error == OnError::skip ? &task.missing : nullptr;
-  worker.check.check_rows(task.indices, missing);
+  worker.check.check_rows(task.indices, missing, draws);
   table_->mapped(task.indices, task.rows);
   task.stage.store(Stage::lengths);
   read_spans(worker, task);
-  if (worker.check.check_values(task.indices, task.spans, missing)) {
+  if (worker.check.check_values(task.indices, task.spans, missing, draws)) {
     table_->mapped(task.indices, task.rows);
     read_spans(worker, task);
   }

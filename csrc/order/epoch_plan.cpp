@@ -88,6 +88,13 @@ void EpochPlan::indices(std::int64_t k, std::vector<std::int64_t>& out) const {
   for (std::int64_t& index : out) index += spec_.index_offset;
 }
 
+void EpochPlan::draws(std::int64_t k, std::vector<std::int64_t>& out) const {
+  out.clear();
+  if (spec_.order != OrderKind::kWeighted) return;
+  const Span span = positions(k);
+  for (std::int64_t i = 0; i < span.count; ++i) out.push_back((span.first + i) % spec_.rows);
+}
+
 void EpochPlan::index_run(std::int64_t first, std::span<std::int64_t> out) const {
   if (spec_.order == OrderKind::kSequential) {
     for (std::size_t i = 0; i < out.size(); ++i) out[i] = first + static_cast<std::int64_t>(i);

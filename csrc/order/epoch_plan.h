@@ -57,6 +57,10 @@ class EpochPlan {
   std::int64_t real_count(std::int64_t k) const;
   // The dataset indices of batch k, in O(batch). REQUIRES: 0 <= k < batch_count().
   void indices(std::int64_t k, std::vector<std::int64_t>& out) const;
+  // The draws of these samples (IndexSpan), or nothing where they are the indices. In a weighted
+  // order an index comes again and again: there they are the positions. One that is added to fill
+  // up the last step is the one at the start that it repeats.
+  void draws(std::int64_t k, std::vector<std::int64_t>& out) const;
 
  private:
   struct Span {

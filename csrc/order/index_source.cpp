@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <utility>
 
 #include "base/error.h"
 
@@ -11,10 +12,15 @@ IndexSource::State PlanOrder::state(std::int64_t k) const {
   return k < plan_.batch_count() ? State::kReady : State::kEnd;
 }
 
-void PlanOrder::take(std::int64_t k, std::vector<std::int64_t>& out) { plan_.indices(k, out); }
+void PlanOrder::take(std::int64_t k, std::vector<std::int64_t>& indices,
+                     std::vector<std::int64_t>* draws) {
+  plan_.indices(k, indices);
+  if (draws != nullptr) plan_.draws(k, *draws);
+}
 
-ArrayOrder::ArrayOrder(std::span<const std::int64_t> indices, std::int64_t batch, bool drop_last)
-    : indices_(indices), batch_(batch) {
+ArrayOrder::ArrayOrder(std::span<const std::int64_t> indices, std::int64_t batch, bool drop_last,
+                       std::shared_ptr<Occurrences> repeats)
+    : indices_(indices), batch_(batch), repeats_(std::move(repeats)) {
   if (batch < 1) throw std::invalid_argument("batch_size must be positive");
   const auto count = static_cast<std::int64_t>(indices.size());
   batch_count_ = count / batch + (!drop_last && count % batch != 0 ? 1 : 0);
@@ -24,11 +30,22 @@ IndexSource::State ArrayOrder::state(std::int64_t k) const {
   return k < batch_count_ ? State::kReady : State::kEnd;
 }
 
-void ArrayOrder::take(std::int64_t k, std::vector<std::int64_t>& out) {
+void ArrayOrder::take(std::int64_t k, std::vector<std::int64_t>& indices,
+                      std::vector<std::int64_t>* draws) {
+  const auto part = batch_indices(k);
+  indices.assign(part.begin(), part.end());
+  if (draws == nullptr) return;
+  draws->clear();
+  MutexLock lock(mutex_);
+  if (repeats_ == nullptr) return;
+  for (; counted_ <= k; ++counted_) repeats_->count(batch_indices(counted_), &draws_[counted_]);
+  *draws = std::move(draws_.extract(k).mapped());
+}
+
+std::span<const std::int64_t> ArrayOrder::batch_indices(std::int64_t k) const {
   const auto first = static_cast<std::size_t>(k * batch_);
-  const auto part =
-      indices_.subspan(first, std::min(static_cast<std::size_t>(batch_), indices_.size() - first));
-  out.assign(part.begin(), part.end());
+  return indices_.subspan(first,
+                          std::min(static_cast<std::size_t>(batch_), indices_.size() - first));
 }
 
 void PushedOrder::check_process() const {
@@ -41,7 +58,9 @@ void PushedOrder::push(std::vector<std::int64_t> indices) {
   {
     MutexLock lock(mutex_);
     if (finished_) throw std::invalid_argument("push after finish");
-    waiting_.push_back(std::move(indices));
+    std::vector<std::int64_t> draws;
+    if (repeats_ != nullptr) repeats_->count(indices, &draws);
+    waiting_.push_back(Batch{std::move(indices), std::move(draws)});
   }
   notify();
 }
@@ -61,11 +80,12 @@ IndexSource::State PushedOrder::state(std::int64_t k) const {
   return finished_ ? State::kEnd : State::kPending;
 }
 
-void PushedOrder::take(std::int64_t k, std::vector<std::int64_t>& out) {
+void PushedOrder::take(std::int64_t k, std::vector<std::int64_t>& indices,
+                       std::vector<std::int64_t>* draws) {
   MutexLock lock(mutex_);
-  std::optional<std::vector<std::int64_t>>& batch =
-      waiting_.at(static_cast<std::size_t>(k - first_));
-  out = std::move(batch.value());
+  std::optional<Batch>& batch = waiting_.at(static_cast<std::size_t>(k - first_));
+  indices = std::move(batch.value().indices);
+  if (draws != nullptr) *draws = std::move(batch.value().draws);
   batch.reset();
   for (; !waiting_.empty() && !waiting_.front(); ++first_) waiting_.pop_front();
 }

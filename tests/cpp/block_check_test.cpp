@@ -58,9 +58,13 @@ int main() {
         for (int again = 0; again < 2; ++again) {
           BlockCheck check(*data.table);
           Indices indices = rows, missing;
-          check.check_rows(indices, &missing);
+          Indices draws, kept;
+          for (const std::int64_t row : rows) draws.push_back(-row);
+          for (const std::int64_t row : good) kept.push_back(-row);
+          check.check_rows(indices, &missing, &draws);
           CHECK(missing == bad);
           CHECK(indices == good);
+          CHECK(draws == kept);
           CHECK_THROWS(FormatError, check_all(check, rows));
           check_all(check, good);
         }

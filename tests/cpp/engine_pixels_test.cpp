@@ -39,22 +39,30 @@ EngineOptions with_images(const ImageDelivery& images, int workers) {
   return options;
 }
 
-// Whether `data` holds these samples, each delivered by itself.
-void check_batch(const ImageDelivery& images, const Indices& indices, const std::byte* data) {
+// Whether `data` holds these samples, each delivered by itself. `draws`: theirs, if others than the
+// indices.
+void check_batch(const ImageDelivery& images, const Indices& indices, const std::byte* data,
+                 const Indices& draws = {}) {
   const auto bytes = static_cast<std::size_t>(images.delivered_bytes());
   Bytes wanted(bytes);
   Bytes scratch(images.plan->scratch_bytes(images.shape));
-  for (std::int64_t index : indices) {
+  for (std::size_t i = 0; i < indices.size(); ++i) {
+    const std::int64_t index = indices[i];
     Bytes image;
     for (std::int64_t at = 0; at < kImages.row_bytes; ++at) {
       image.push_back(expected(0, index, at));
     }
     const std::byte* from = image.data();
-    const ImageWindow window = images.window(index);
+    const ImageWindow window = images.window(draws.empty() ? index : draws[i]);
     deliver_images(*images.plan, images.shape, &from, {&window, 1}, wanted.data(), scratch.data());
     CHECK(std::memcmp(wanted.data(), data, bytes) == 0);
     data += bytes;
   }
+}
+
+void check_batch_of(const EngineOptions& options, const BatchTask& task) {
+  if (options.images.empty()) return;
+  check_batch(*options.images[0], task.indices, task.slots[0].data(), task.draws);
 }
 
 void check_epoch(const TestTable& data, const ImageDelivery& images, int workers,
@@ -90,6 +98,60 @@ int main() {
       check_epoch(*data, augmented(1), 3, 7, 2);
       check_epoch(*data, augmented(2), 2, 300, 3);
     }
+  });
+  check::promise("a sample that comes again is drawn anew, mapped, by pread, and from memory", [] {
+    const Folder folder;
+    ColumnSpec memory = kImages;
+    memory.in_memory = true;
+    const TestTable mapped(folder, {100, 0, 200}, {kImages, kLabels});
+    const TestTable by_pread(folder, {100, 0, 200}, {kImages, kLabels}, Io::kPread);
+    const TestTable in_memory(folder, {300}, {memory, kLabels});
+    // Of several pieces, and of samples that lie side by side.
+    Indices batch(300);
+    for (std::size_t i = 0; i < 300; ++i) batch[i] = static_cast<std::int64_t>(i % 40);
+    Indices draws;
+    Occurrences(kRows).count(batch, &draws);
+    for (const TestTable* data : {&mapped, &by_pread, &in_memory}) {
+      for (int workers : {0, 3}) {
+        auto order = std::make_shared<PushedOrder>(std::make_shared<Occurrences>(kRows));
+        Engine engine(data->table, new_pool(), order, with_images(augmented(0), workers));
+        order->push(batch);
+        order->finish();
+        const auto task = next_batch(engine);
+        CHECK(task->draws == draws);
+        CHECK(task->indices == batch);
+        check_batch(augmented(0), batch, task->slots[0].data(), draws);
+        data->check_samples(1, batch, task->slots[1].data());
+      }
+    }
+  });
+  check::promise("draws are made where somebody needs them, and only there", [] {
+    const Folder folder;
+    const TestTable data(folder, {100, 200}, {kImages, kLabels});
+    const std::vector<double> weights(kRows, 1.0);
+    EpochSpec spec = shuffled(kRows, 16);
+    spec.order = OrderKind::kWeighted;
+    spec.weights = std::make_shared<const WeightTable>(std::span(weights));
+    const auto draws_of = [&](const EngineOptions& options) {
+      Engine engine(data.table, new_pool(), plan_order(spec), options);
+      const auto task = next_batch(engine);
+      check_batch_of(options, *task);
+      return task->draws;
+    };
+    Indices positions(16);
+    for (std::size_t i = 0; i < 16; ++i) positions[i] = static_cast<std::int64_t>(i);
+    CHECK(draws_of(with_images(augmented(3), 0)) == positions);
+    CHECK(draws_of({}).empty());
+    EngineOptions wanted;
+    wanted.wants_draws = true;
+    CHECK(draws_of(wanted) == positions);
+    ImageDelivery fixed = augmented(0);
+    PixelSpec plain = fixed.plan->spec();
+    plain.crop.reset();
+    plain.flip.reset();
+    fixed.plan = std::make_shared<const PixelPlan>(plain);
+    fixed.shape = fixed.plan->shape(kHeight, kWidth);
+    CHECK(draws_of(with_images(fixed, 0)).empty());
   });
   check::promise("an epoch that begins while the files are cold", [] {
     const Folder folder;

@@ -21,7 +21,7 @@ const std::vector<ColumnSpec> kColumns{{.row_bytes = 3000}, {.row_bytes = 8}};
 class Slow final : public IndexSource {
  public:
   State state(std::int64_t) const override { return State::kReady; }
-  void take(std::int64_t k, Indices& out) override {
+  void take(std::int64_t k, Indices& out, Indices* /*draws*/) override {
     started = true;
     std::this_thread::sleep_for(milliseconds(60));
     if (k == 1) throw std::runtime_error("late");

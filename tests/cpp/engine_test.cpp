@@ -26,7 +26,7 @@ class Counted final : public IndexSource {
   State state(std::int64_t k) const override {
     return k < plan_.batch_count() ? State::kReady : State::kEnd;
   }
-  void take(std::int64_t k, Indices& out) override {
+  void take(std::int64_t k, Indices& out, Indices* /*draws*/) override {
     plan_.indices(k, out);
     const std::int64_t ahead = ++taken - delivered.load();
     std::int64_t most = most_ahead.load();

@@ -16,6 +16,8 @@ namespace {
 
 using Indices = std::vector<std::int64_t>;
 
+Tail next(Tail tail) { return static_cast<Tail>(static_cast<int>(tail) + 1); }
+
 // The whole order of an epoch, position by position, without any shortcut.
 Indices slow_order(const EpochSpec& spec) {
   Indices order;
@@ -304,6 +306,51 @@ int main() {
       spec.index_offset = 0;
     }
   });
+
+  check::promise(
+      "draws of a weighted order are its positions, whoever has them; of others none", [] {
+        const std::vector<double> weights{1, 0, 5};
+        EpochSpec spec;
+        spec.rows = 23;
+        spec.batch = 3;
+        spec.weights = std::make_shared<const WeightTable>(std::span(weights));
+        Indices order;
+        for (std::int64_t p = 0; p < spec.rows; ++p) {
+          const auto key = hash_key(spec.seed, spec.epoch, 0);
+          const auto bits = mix(key + kGolden * (static_cast<std::uint64_t>(p) + 1));
+          order.push_back(spec.weights->index_at(bits));
+        }
+        for (spec.tail = Tail::kDrop; spec.tail <= Tail::kShort; spec.tail = next(spec.tail)) {
+          for (spec.world = 1; spec.world <= 9; ++spec.world) {
+            for (spec.first_position = 0; spec.first_position <= 23; ++spec.first_position) {
+              std::set<std::int64_t> seen;
+              for (spec.rank = 0; spec.rank < spec.world; ++spec.rank) {
+                spec.order = OrderKind::kWeighted;
+                const EpochPlan plan(spec);
+                spec.order = OrderKind::kFull;
+                const EpochPlan full(spec);
+                Indices indices, draws{7};
+                for (std::int64_t k = 0; k < plan.batch_count(); ++k) {
+                  plan.indices(k, indices);
+                  plan.draws(k, draws);
+                  CHECK_EQUAL(draws.size(), indices.size());
+                  for (std::size_t i = 0; i < draws.size(); ++i) {
+                    CHECK_EQUAL(indices[i], order[static_cast<std::size_t>(draws[i])]);
+                    const bool real = static_cast<std::int64_t>(i) < plan.real_count(k);
+                    CHECK(!real || seen.insert(draws[i]).second);
+                  }
+                  full.draws(k, draws);
+                  CHECK(draws.empty());
+                }
+              }
+              const std::int64_t rest = spec.rows - spec.first_position;
+              CHECK_EQUAL(seen.size(),
+                          spec.tail == Tail::kDrop ? rest - rest % (3 * spec.world) : rest);
+            }
+            spec.first_position = 0;
+          }
+        }
+      });
 
   check::promise("a wrong spec is refused by name", [] {
     const auto refuses = [](const char* field, auto change) {

@@ -252,7 +252,7 @@ class Loop {
     }
     PixelJob job{images, {}, batch.arrays[4].data(), pointer(to[2]), pointer(to[3])};
     for (std::size_t i = 0; i < batch.images; ++i) {
-      job.indices.push_back(batch.number * 10 + static_cast<std::int64_t>(i));
+      job.draws.push_back(batch.number * 10 + static_cast<std::int64_t>(i));
     }
     shipment.pixels = {job};
     Transfer::Ticket first = Transfer::kNone;
