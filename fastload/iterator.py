@@ -61,6 +61,7 @@ class _NativeIterator:
         self._run = run
         self._pid = os.getpid()
         self._pulling = threading.Lock()  # threads may share an iterator
+        self._choices = choices(run.transforms, run.extents.fields)
         self._stream: Stream = self._new_stream()
         base_seed = draw_seed(run.generator) if is_new and run.draws_base_seed else None
         if run.worker_rules == 0 and run.timeout and run.threads == 0:
@@ -71,7 +72,6 @@ class _NativeIterator:
             )
         self._skips = MISSING in run.added
         self._masks = REAL in run.added
-        self._choices = choices(run.transforms, run.extents.fields)
         if run.seed is None and self._choices.is_random:
             self._base_seed = run.mark.base_seed_of(base_seed, run.generator)
         arguments = run.extents, run.transforms, run.pin, run.added
@@ -94,7 +94,8 @@ class _NativeIterator:
 
     def _new_stream(self) -> Stream:
         run = self._run
-        return make_stream(run.index_sampler, run.mark, run.extents.rows, REAL in run.added)
+        masked, drawn = REAL in run.added, self._choices.is_random
+        return make_stream(run.index_sampler, run.mark, run.extents.rows, masked, drawn)
 
     def _start(self, pulls: int) -> None:
         stream, run = self._stream, self._run

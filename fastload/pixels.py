@@ -130,6 +130,10 @@ class RandomHorizontalFlip:
     and world size, after a resume, and for all fields with the same random transforms, such as an
     image and its mask. Without `seed=` the seed is the one that DataLoader draws for its workers.
 
+    A sample that a sampler gives several times in an epoch is drawn for anew each time: what counts
+    then is its position in the epoch of a `WeightedSampler`, and with any other sampler how often
+    it came before on this rank. Samples that only fill up the last step repeat their first draws.
+
     Args:
         p: In [0, 1].
 

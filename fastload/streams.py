@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import numpy as np
@@ -29,6 +29,7 @@ from fastload.torch_order import (
     draw_at_exhaustion,
     draw_order,
     is_stock,
+    may_repeat,
     wrap_negative,
 )
 
@@ -63,7 +64,9 @@ class Stream(Protocol):
         """Nobody will ask for that batch again."""
 
 
-def make_stream(index_sampler: Any, mark: Bookmark, rows: int, masked: bool = False) -> Stream:
+def make_stream(
+    index_sampler: Any, mark: Bookmark, rows: int, masked: bool = False, drawn: bool = False
+) -> Stream:
     """The stream for a dataset of `rows` samples that computes as much as possible natively.
 
     Args:
@@ -71,12 +74,13 @@ def make_stream(index_sampler: Any, mark: Bookmark, rows: int, masked: bool = Fa
         mark: Is told when the epoch begins.
         rows: Of the dataset.
         masked: Whether it will be asked which samples are `real`.
+        drawn: Whether something is drawn for samples: anew for each time that one comes.
     """
     if is_keyed(index_sampler):
         return KeyedStream(bottom(index_sampler), mark)
     if type(index_sampler) is BatchSampler and is_stock(index_sampler.sampler):
-        return StockStream(index_sampler, mark, rows)
-    return PushedStream(index_sampler, mark, rows, masked)
+        return StockStream(index_sampler, mark, rows, drawn)
+    return PushedStream(index_sampler, mark, rows, masked, drawn)
 
 
 def _nothing() -> Order:
@@ -125,7 +129,9 @@ def begin_keyed(sampler: KeyedSampler, mark: Bookmark) -> Progress:
 class StockStream:
     """An epoch of a stock sampler, with or without a stock BatchSampler around it."""
 
-    def __init__(self, index_sampler: Any, mark: Bookmark, rows: int = 0) -> None:
+    def __init__(
+        self, index_sampler: Any, mark: Bookmark, rows: int = 0, drawn: bool = False
+    ) -> None:
         # The draws of a loaded epoch were saved; trainers tell its number after `iter()`.
         self.waits_for_next = mark.resumes
         self.order: Order = _nothing()  # and so it stays when drawing fails, as torch ends then
@@ -136,6 +142,7 @@ class StockStream:
         self._drop_last: bool = batched and index_sampler.drop_last
         self._mark = mark
         self._rows = rows
+        self._drawn = drawn
         self._pulls = 0
         self._last_pull = 0
         self._rest = as_indices(())
@@ -199,7 +206,12 @@ class StockStream:
                 self._leave_to_dataset([chosen[place] for place in indices[first:]])
                 return
         self._rest = indices[first:]
-        self.order = _core.ArrayOrder(self._rest, min(batch, total + 1), self._drop_last)
+        repeats = None
+        if self._drawn and may_repeat(self._sampler):
+            repeats = _core.Occurrences(self._rows)
+            repeats.count(indices[:first])
+        size = min(batch, total + 1)
+        self.order = _core.ArrayOrder(self._rest, size, self._drop_last, repeats)
 
     def _leave_to_dataset(self, items: list[Any]) -> None:
         """Makes every batch an odd one; for the core they are empty."""
@@ -249,12 +261,20 @@ class PushedStream:
 
     waits_for_next = False
 
-    def __init__(self, index_sampler: Any, mark: Bookmark, rows: int, masked: bool = False) -> None:
+    def __init__(
+        self,
+        index_sampler: Any,
+        mark: Bookmark,
+        rows: int,
+        masked: bool = False,
+        drawn: bool = False,
+    ) -> None:
         self._rows = rows
         self._batches = CountedBatches(index_sampler, mark)
         self._pulled = -1
         self._pushed: dict[int, tuple[Int64Array, Mask | None]] = {}
-        self.order: Order = _core.PushedOrder()
+        self._repeats = _core.Occurrences(rows) if drawn else None
+        self.order: Order = _core.PushedOrder(self._repeats)
         self.progress = Progress(0)
         self.odd: dict[int, list[Any]] = {}
         self._masks = Masks(index_sampler) if masked else None
@@ -263,18 +283,15 @@ class PushedStream:
         """Pushes the sampler's next batch."""
         assert isinstance(self.order, _core.PushedOrder)
         if self._pulled < 0:
-            self.progress = self._batches.begin()
+            self.progress = self._batches.begin(self._pass_over)
             self._pulled = 0
         try:
             batch = next(self._batches)
         except StopIteration:
             self.order.finish()
             return False
-        if not isinstance(batch, (list, tuple, np.ndarray, torch.Tensor)):
-            batch = list(batch)  # it may be one that can be read only once
-        try:
-            indices = wrap_negative(as_indices(batch), self._rows)
-        except (TypeError, IndexError):
+        batch, indices = self._read(batch)
+        if indices is None:
             self.odd[self._pulled] = list(batch)
             indices = as_indices(())
         mask = None
@@ -285,6 +302,23 @@ class PushedStream:
         self.order.push(indices)
         self._pulled += 1
         return True
+
+    def _read(self, batch: Any) -> tuple[Any, Int64Array | None]:
+        """A batch that can be read again, and its indices; None if it is an odd one."""
+        if not isinstance(batch, (list, tuple, np.ndarray, torch.Tensor)):
+            batch = list(batch)  # it may be one that can be read only once
+        try:
+            return batch, wrap_negative(as_indices(batch), self._rows)
+        except (TypeError, IndexError):
+            return batch, None
+
+    def _pass_over(self, batch: Any) -> None:
+        """A batch was handed out before the epoch was resumed."""
+        if self._repeats is None:
+            return
+        _, indices = self._read(batch)
+        if indices is not None:
+            self._repeats.count(indices)
 
     def indices(self, turn: int) -> Int64Array:
         """Of batch `turn`, counted from the first one."""
@@ -321,8 +355,12 @@ class CountedBatches:
         with self._drawing():
             self._batches: Iterator[Any] = iter(index_sampler)
 
-    def begin(self) -> Progress:
-        """Begins the epoch, past the batches that were handed out before."""
+    def begin(self, pass_over: Callable[[Any], None] = lambda batch: None) -> Progress:
+        """Begins the epoch, past the batches that were handed out before.
+
+        Args:
+            pass_over: Is given each of these.
+        """
         # Another iterator than a generator may have been drawn from.
         if self._own is not None and inspect.isgenerator(self._batches):
             self._draw["generator"] = self._own.get_state()
@@ -330,8 +368,8 @@ class CountedBatches:
         if first:
             self._is_first = False
             with self._drawing():
-                for _skipped in zip(range(first), self._batches, strict=False):
-                    pass
+                for _, batch in zip(range(first), self._batches, strict=False):
+                    pass_over(batch)
         return self._mark.begin(Progress(epoch, first, draw=self._draw))
 
     def __iter__(self) -> Iterator[Any]:

@@ -122,6 +122,19 @@ def _draws_on_cpu(sampler: Any) -> bool:
     return all(thing is None or thing.device.type == "cpu" for thing in involved)
 
 
+def may_repeat(sampler: Any) -> bool:
+    """Whether a stock sampler may give an index several times in an epoch on this rank."""
+    if type(sampler) is RandomSampler:
+        return sampler.replacement or sampler.num_samples > len(sampler.data_source)
+    if type(sampler) is WeightedRandomSampler:
+        return bool(sampler.replacement)
+    if type(sampler) is DistributedSampler:
+        # What it pads with less than one for each rank, other ranks have; data may have shrunk.
+        n = len(sampler.dataset)  # type: ignore[arg-type]
+        return sampler.total_size >= n + sampler.num_replicas
+    return type(sampler) is SubsetRandomSampler  # its indices are the user's
+
+
 def draw_order(sampler: Any, saved: Draw | None = None) -> tuple[Indices | range, Draw]:
     """The whole order of a stock sampler, drawing what torch draws before its first index.
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from fake_gpu import FakeGpu, assert_equal, host, seen
 from ragged import png, ragged_dataset
+from torch.utils.data import WeightedRandomSampler
 
 from fastload import (
     ArrayDataset,
@@ -70,6 +71,11 @@ CASES["by weight"] = (
     IMAGES,
     {"transforms": TRANSFORMS, "sampler": WeightedSampler([0.0, 1.0, 2.0] * 15, 50, seed=3)},
     8,
+)
+CASES["the same image again and again"] = (
+    IMAGES,
+    {"transforms": TRANSFORMS, "sampler": WeightedRandomSampler([0.0] * 44 + [1.0], 20)},
+    3,
 )
 CASES["cast and turned"][1]["transforms"] = {"0": Cast("float32"), "1": [ToChannelsFirst()]}
 
