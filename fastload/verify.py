@@ -1,12 +1,10 @@
-"""`fastload.verify` and `fastload verify`: whether a dataset still is what was written."""
+"""`fastload.verify`: whether a dataset still is what was written."""
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -26,8 +24,6 @@ from fastload.formats.safetensors import read_header
 from fastload.formats.shard import shard_layout
 
 _MOST_THREADS = 8
-_LINE_SECONDS = 5.0
-_DAMAGED = 1  # the exit code
 
 
 @dataclass(frozen=True)
@@ -249,106 +245,3 @@ def _checksums(
     if progress is not None:
         progress(done, total)
     return crcs
-
-
-# --- The command --------------------------------------------------------------------------------
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the command's arguments."""
-    add = parser.add_argument
-    add("path", metavar="PATH", help="a packed folder, a shard, or anything that FastLoader reads")
-    levels = parser.add_mutually_exclusive_group()
-    levels.add_argument(
-        "--quick",
-        action="store_true",
-        help="sizes, headers, bounds and the manifest; reads no data (the default)",
-    )
-    levels.add_argument("--full", action="store_true", help="also every byte of the data")
-    add("--dtype", help="of a raw file, such as uint16")
-    add("--shape", help="of a sample in a raw file: 3,32,32")
-    add("--threads", type=int, metavar="N", help="how many read (default: one per CPU core)")
-    add("--json", action="store_true", help="print the report as JSON")
-
-
-def run(arguments: argparse.Namespace) -> int:
-    """Prints what is damaged; returns 0 if nothing is, else 1."""
-    shape = arguments.shape
-    if shape is not None:
-        shape = tuple(int(part) for part in shape.split(",") if part.strip())
-    start = time.monotonic()
-    show = _Display()
-    report = verify(
-        arguments.path,
-        full=arguments.full,
-        dtype=arguments.dtype,
-        shape=shape,
-        threads=arguments.threads,
-        progress=show,
-    )
-    show.close()
-    took = time.monotonic() - start
-    write = sys.stdout.write
-    if arguments.json:
-        write(json.dumps(_in_json(report), indent=1) + "\n")
-        return 0 if report.ok else _DAMAGED
-    for problem in report.problems:
-        write(_printable(str(problem)) + "\n")
-    files = f"{report.files:,} file{'' if report.files == 1 else 's'}"
-    checked = {
-        "full": "every byte was compared with its checksum",
-        "quick": "sizes, headers and bounds were checked; --full compares every byte",
-        "sizes": "without checksums, only sizes and headers were checked; `pack` adds them",
-    }[report.level]
-    count = len(report.problems)
-    verdict = "no damage found" if report.ok else f"{count:,} problem{'' if count == 1 else 's'}"
-    write(f"{verdict} in {files}, {report.bytes / 1e6:,.1f} MB, in {took:.1f} s: {checked}\n")
-    return 0 if report.ok else _DAMAGED
-
-
-class _Display:
-    """Shows on stderr how far it is: in one line on a terminal, else now and then in a new one."""
-
-    def __init__(self) -> None:
-        self._start = self._shown = time.monotonic()
-        self._terminal = sys.stderr.isatty()
-
-    def __call__(self, done: int, total: int) -> None:
-        now = time.monotonic()
-        if now - self._shown < (0.1 if self._terminal else _LINE_SECONDS):
-            return
-        self._shown = now
-        speed = done / max(now - self._start, 1e-3)
-        text = f"{done / 1e6:,.0f} of {total / 1e6:,.0f} MB, {speed / 1e6:,.0f} MB/s"
-        sys.stderr.write(f"\r{text}\x1b[K" if self._terminal else f"{text}\n")
-        sys.stderr.flush()
-
-    def close(self) -> None:
-        """Leaves a clean line."""
-        if self._terminal:
-            sys.stderr.write("\r\x1b[K")
-
-
-def _in_json(report: VerifyReport) -> dict[str, Any]:
-    return {
-        "path": report.path,
-        "level": report.level,
-        "ok": report.ok,
-        "files": report.files,
-        "bytes": report.bytes,
-        "problems": [
-            {
-                "file": problem.file,
-                "what": problem.what,
-                "block": problem.block,
-                "bytes": problem.span,
-                "rows": problem.rows,
-            }
-            for problem in report.problems
-        ],
-    }
-
-
-def _printable(text: str) -> str:
-    escaped = (c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
-    return "".join(escaped)

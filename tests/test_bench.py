@@ -16,9 +16,10 @@ import pytest
 import torch
 from ragged import numbers_of_length, ragged_dataset
 
-from fastload import ArrayDataset, FastLoader, PadTo, bench, pack
+from fastload import ArrayDataset, FastLoader, PadTo, pack
 from fastload.bench import report, system, timing, torch_side
 from fastload.bench.measure import Settings, measure
+from fastload.cli import bench
 from fastload.formats.extents import Field
 
 QUICK = Settings(batch_size=16, seconds=0.02, rounds=1, torch_workers=(0, 1))

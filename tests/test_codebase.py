@@ -96,7 +96,7 @@ PYTHON_LAYERS = {
     "run_log": {"groups", "log_lines", "stall"},
     "runs": {"plotting", "svg"},
     "doctor": LOADER | {"bench", "svg", "nvml"},
-    "cli": LOADER | {"bench", "demo", "doctor", "pack", "runs", "verify"},
+    "cli": LOADER | {"bench", "demo", "doctor", "pack", "plotting", "runs", "verify"},
     "__main__": {"cli"},
 }
 

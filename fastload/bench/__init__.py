@@ -4,9 +4,3 @@ The parts are also what the programs in `benchmarks/` are made of: `timing` (how
 measured), `system` (the machine, memory, the page cache), `torch_side` (the same data as people
 hand it to torch).
 """
-
-from __future__ import annotations
-
-from fastload.bench.command import add_arguments, run
-
-__all__ = ["add_arguments", "run"]

@@ -12,9 +12,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any
 
-from fastload.cli.text import complain, explained
-
-INTERRUPTED = 130
+from fastload.cli.text import INTERRUPTED, complain, explained
 
 Run = Callable[[argparse.Namespace], int]
 
@@ -27,9 +25,9 @@ _COMMANDS = {
     "add-column": ("fastload.cli.add_column", "add fields to the samples of a packed dataset"),
     "merge": ("fastload.cli.merge", "make one packed dataset of several, without copying"),
     "export": ("fastload.cli.export", "write a dataset as .npy, tar or Parquet files"),
-    "verify": ("fastload.verify", "look for damage in a dataset"),
+    "verify": ("fastload.cli.verify", "look for damage in a dataset"),
     "bench": (
-        "fastload.bench",
+        "fastload.cli.bench",
         "measure how fast a dataset loads, beside the machine's limit and DataLoader",
     ),
     "doctor": ("fastload.cli.doctor", "find out why a training, or its data, are slow"),

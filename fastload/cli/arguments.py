@@ -78,6 +78,12 @@ def _add_option(
     return parser.add_argument(flag, type=parse, metavar=metavar, help=text)
 
 
+def add_raw(parser: argparse.ArgumentParser) -> None:
+    """How a raw file is read in place."""
+    parser.add_argument("--dtype", help="of a raw file, such as uint16")
+    parser.add_argument("--shape", type=shape, metavar="N,...", help="of a sample in a raw file")
+
+
 def add_selection(parser: argparse.ArgumentParser) -> None:
     """What is taken of an input."""
     add = parser.add_argument

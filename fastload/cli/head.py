@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fastload.cli.arguments import shape
+from fastload.cli.arguments import add_raw
 from fastload.cli.text import count, printable
 
 _MOST_NUMBERS = 8
@@ -20,8 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("path", metavar="DATASET", help="anything that FastLoader reads")
     add("samples", metavar="N", nargs="?", type=int, default=5, help="how many (default: 5)")
     add("--split", metavar="NAME", help="of one split of a packed dataset")
-    add("--dtype", help="of a raw file, such as uint16")
-    add("--shape", type=shape, metavar="N,...", help="of a sample in a raw file")
+    add_raw(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:

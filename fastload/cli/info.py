@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from fastload.cli.arguments import shape
+from fastload.cli.arguments import add_raw
 from fastload.cli.text import count, printable, readable
 
 if TYPE_CHECKING:
@@ -23,8 +23,7 @@ _MOST_SIZES = 1 << 20  # of images that are looked at
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
     parser.add_argument("path", metavar="PATH", help="anything that FastLoader reads")
-    parser.add_argument("--dtype", help="of a raw file, such as uint16")
-    parser.add_argument("--shape", type=shape, metavar="N,...", help="of a sample in a raw file")
+    add_raw(parser)
     parser.add_argument("--json", action="store_true", help="print all of it as JSON")
 
 

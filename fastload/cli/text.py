@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import sys
 
+INTERRUPTED = 130
+"""The exit code after Ctrl-C."""
+
 
 def complain(message: str, code: int) -> int:
     """Says on stderr, in one line, why a command did not do all; gives the exit code."""

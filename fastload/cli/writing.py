@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fastload.cli.arguments import engine, given
-from fastload.cli.text import complain, count, explained, printable, readable
+from fastload.cli.text import INTERRUPTED, complain, count, explained, printable, readable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from fastload.pack import PackReport
 
 SKIPPED = 3
-INTERRUPTED = 130
 
 
 def console() -> Console:

@@ -9,14 +9,14 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from fastload.cli.arguments import add_raw
 from fastload.dataset import open as open_dataset
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
     parser.add_argument("path", metavar="PATH", help="anything that FastLoader reads")
-    parser.add_argument("--dtype", help="of a raw file, such as uint8")
-    parser.add_argument("--shape", type=_counts, help="of a sample in a raw file, such as 32,32,3")
+    add_raw(parser)
     parser.add_argument(
         "--batch-size", type=_positive(int), default=256, metavar="N", help="default: 256"
     )
