@@ -6,6 +6,7 @@ import json
 import os
 import statistics
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from fastload import svg
@@ -176,13 +177,14 @@ def page(runs: Sequence[Run]) -> str:
     return svg.page("fastload report", parts)
 
 
-def plot(runs: Sequence[Run], path: str) -> None:
+def plot(runs: Sequence[Run], path: Path) -> None:
     """Draws the same into an image file.
 
     Raises:
         ModuleNotFoundError: matplotlib is missing; says how to install it.
+        ValueError: it draws no such files.
     """
-    figure_class = plotter()
+    figure_class = plotter(path)
     drawn = [name for name in CURVES if any(run.curves()[name] for run in runs)]
     figure = figure_class(figsize=(10, 3.5 * -(-len(drawn) // 2)), layout="constrained")
     for number, name in enumerate(drawn):

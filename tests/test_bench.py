@@ -110,9 +110,13 @@ def test_raw_file_needs_and_takes_dtype_and_shape(tmp_path: Path) -> None:
         ["--seconds", "-1"],
         ["--torch-workers", "-1"],
         ["--torch-workers", "a"],
+        ["--json", "nowhere/x.json"],
+        ["--plot", "nowhere/x.png"],
     ],
 )
-def test_wrong_numbers_are_refused(wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage_is_told_before_measuring(
+    wrong: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
         run("x", *wrong)
     assert wrong[0] in capsys.readouterr().err
@@ -124,6 +128,11 @@ def test_missing_matplotlib_is_told_before_measuring(
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ModuleNotFoundError, match=r"pip install matplotlib"):
         run(tmp_path / "not there", "--plot", tmp_path / "picture.png")
+
+
+def test_a_kind_of_picture_that_nobody_draws_is_told_before_measuring(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"picture\.xyz: matplotlib draws .*png"):
+        run(tmp_path / "not there", "--plot", tmp_path / "picture.xyz")
 
 
 # --- The measurement ----------------------------------------------------------------------------

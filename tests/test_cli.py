@@ -144,6 +144,9 @@ def test_an_error_is_one_line_and_exit_code_1(command: str, text: str, capsys: C
         "pack images out --shape a",
         "pack x.npy out --shard-size many",
         "pack x.npy out --workers two",
+        "report x.jsonl --html nowhere/x.html",
+        "report x.jsonl --plot nowhere/x.png",
+        "doctor --html nowhere/x.html x.py",
     ],
 )
 def test_wrong_usage_is_exit_code_2(command: str, capsys: Captured) -> None:

@@ -83,8 +83,9 @@ def _conclusions(result: dict[str, Any]) -> Iterator[str]:
     batches = result["data"]["samples"] // result["settings"]["batch_size"]
     if batches < _FEW_BATCHES:
         yield (
-            f"An epoch has only {batches} full batches: what is measured is mostly the start of "
-            "epochs. More data, or a smaller --batch-size, shows the speed of loading."
+            f"An epoch has only {batches} full batch{'es' * (batches != 1)}: what is measured is "
+            "mostly the start of epochs. More data, or a smaller --batch-size, shows the speed of "
+            "loading."
         )
     if not warm["dataloader"]:
         yield "DataLoader was left out: its shuffle makes a Python list of all indices."
@@ -104,8 +105,9 @@ def plot(result: dict[str, Any], path: Path) -> None:
 
     Raises:
         ModuleNotFoundError: matplotlib is missing.
+        ValueError: it draws no such files.
     """
-    figure_class = plotter()
+    figure_class = plotter(path)
     rows = [*_warm_rows(result["warm"]), *_cold_rows(result["cold"])]
     figure = figure_class(figsize=(8, 0.6 + 0.4 * len(rows)), layout="constrained")
     axes = figure.add_subplot()

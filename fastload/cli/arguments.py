@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -139,6 +140,14 @@ def shape(text: str) -> tuple[int, ...]:
     if not re.fullmatch(r"[\d,\s]*", text):
         raise argparse.ArgumentTypeError(f"a shape such as 3,32,32 is needed, not {text!r}")
     return tuple(int(part) for part in text.split(",") if part.strip())
+
+
+def output(text: str) -> Path:
+    """A file that is written at the end: where it cannot be is said at the beginning."""
+    path = Path(text)
+    if not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"there is no folder {str(path.parent)!r}")
+    return path
 
 
 def _image_size(text: str) -> tuple[int, int]:

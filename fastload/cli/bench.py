@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from fastload.cli.arguments import add_raw
+from fastload.cli.arguments import add_raw, output
 from fastload.dataset import open as open_dataset
 
 
@@ -36,9 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--quick", action="store_true", help="one round of 0.2 s, DataLoader with 0 and 2 workers"
     )
     parser.add_argument(
-        "--json", type=Path, metavar="FILE", help="write all figures; - prints them"
+        "--json", type=output, metavar="FILE", help="write all figures; - prints them"
     )
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw GB/s: x.png, x.pdf, ...")
+    parser.add_argument("--plot", type=output, metavar="FILE", help="draw GB/s: x.png, x.pdf, ...")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     from fastload.plotting import plotter
 
     if args.plot:
-        plotter()  # missing matplotlib is told before the measurement, not after it
+        plotter(args.plot)  # what is wrong with it is told before the measurement, not after
     console = Console(stderr=args.json == Path("-"))
     settings = Settings(
         batch_size=args.batch_size,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from pathlib import Path
 from typing import Any
+
+from fastload.cli.arguments import output
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -14,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--steps", type=int, default=40, metavar="N", help="of each phase (default: 40)")
     add("--json", action="store_true", help="print all figures as JSON")
-    add("--html", type=Path, metavar="FILE", help="write a page with the timeline of a script")
+    add("--html", type=output, metavar="FILE", help="write a page with the timeline of a script")
     add("path", metavar="SCRIPT|PATH", help="a training script (.py), or data")
     add("arguments", nargs=argparse.REMAINDER, metavar="...", help="of the script")
 
@@ -46,7 +47,9 @@ def _check_data(arguments: argparse.Namespace) -> int:
     from fastload.doctor import data
 
     if arguments.arguments or arguments.html:
-        raise ValueError("data take no arguments, and have no timeline for --html")
+        raise ValueError(
+            "data have no timeline for --html, and nothing may stand behind their path"
+        )
     _put(data.check(arguments.path), arguments, data.show)
     return 0
 

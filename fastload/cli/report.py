@@ -7,6 +7,8 @@ import json
 import sys
 from pathlib import Path
 
+from fastload.cli.arguments import output
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
@@ -18,8 +20,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="written by fastload.watch or TrainStep(log=), each by one rank; the first one is "
         "what others are compared with",
     )
-    add("--html", type=Path, metavar="FILE", help="write a page with the curves of all runs")
-    add("--plot", type=Path, metavar="FILE", help="draw them: x.png, x.pdf, ...")
+    add("--html", type=output, metavar="FILE", help="write a page with the curves of all runs")
+    add("--plot", type=output, metavar="FILE", help="draw them: x.png, x.pdf, ...")
     add("--json", action="store_true", help="print the table as JSON")
 
 
@@ -39,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.html:
         arguments.html.write_text(runs.page(found))
     if arguments.plot:
-        runs.plot(found, str(arguments.plot))
+        runs.plot(found, arguments.plot)
     return 0
 
 
