@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import torch
@@ -10,6 +9,7 @@ from torch.utils.data import BatchSampler, DistributedSampler, IterableDataset, 
 from torch.utils.data._utils import collate
 
 from fastload.batches import batch_maker
+from fastload.errors import warn
 from fastload.formats import checks
 from fastload.formats.extents import Extents
 from fastload.keyed import is_masked
@@ -231,18 +231,16 @@ def pins(device_name: str, *, may_warn: bool) -> bool:
         may_warn: Whether it has not been said before.
     """
     if device_name and may_warn:
-        warnings.warn(
+        warn(
             "pin_memory_device is deprecated, the current accelerator will be used as the "
             f"device,ignore pin_memory_device='{device_name}'.",
-            stacklevel=7,
         )
     accelerator = getattr(torch, "accelerator", torch.cuda)
     found = bool(accelerator.is_available())
     if not found and may_warn:
-        warnings.warn(
+        warn(
             "'pin_memory' argument is set as true but no accelerator is found, then device "
             "pinned memory won't be used.",
-            stacklevel=7,
         )
     return found and not torch.backends.mps.is_available()
 
@@ -252,6 +250,4 @@ def warn_of_unused(loader: Any, said: set[str]) -> None:
     for name in ("worker_init_fn", "multiprocessing_context"):
         if getattr(loader, name) is not None and name not in said:
             said.add(name)
-            warnings.warn(
-                f"{name} is not used: threads, not processes, load this dataset", stacklevel=5
-            )
+            warn(f"{name} is not used: threads, not processes, load this dataset")

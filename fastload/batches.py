@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
@@ -14,7 +13,7 @@ import numpy.typing as npt
 import torch
 
 from fastload.decode import Decoded
-from fastload.errors import FormatError, add_note
+from fastload.errors import FormatError, add_note, warn
 from fastload.formats.extents import Extents, Field, Int64Array
 from fastload.formats.fields import BYTE_STRINGS, TEXT, torch_dtype
 from fastload.kernels import Drawn, RawFields
@@ -195,10 +194,9 @@ def pinner() -> Finish:
             return tensor.pin_memory()
         except RuntimeError as error:
             works = False
-            warnings.warn(
+            warn(
                 f"{tensor.nbytes} bytes cannot be pinned, the batches of this iterator come "
                 f"unpinned from now on: {error}",
-                stacklevel=9,
             )
             return tensor
 

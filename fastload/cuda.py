@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +9,7 @@ import torch
 
 from fastload import _core
 from fastload.copies import Copies, TorchStreams
-from fastload.errors import CudaError
+from fastload.errors import CudaError, warn
 from fastload.parts import Leaf
 from fastload.shipments import Form, Shipment, form_of, key_of
 
@@ -66,10 +65,9 @@ class Cuda:
             self._device.load_kernel(plan)
         except CudaError as error:
             self._refuses_kernels = True
-            warnings.warn(
+            warn(
                 f"the CPU prepares images, as the GPU does not take the kernels for that: {error}",
                 RuntimeWarning,
-                stacklevel=10,
             )
             return False
         return True
@@ -92,10 +90,9 @@ def open_cuda(device: torch.device) -> Cuda | None:
     try:
         return Cuda(CudaStreams(device), _core.CudaDevice(device.index))
     except CudaError as error:
-        warnings.warn(
+        warn(
             f"batches are copied to {device} by torch, which takes longer: {error}",
             RuntimeWarning,
-            stacklevel=6,
         )
         return None
 

@@ -6,7 +6,6 @@ import collections
 import contextlib
 import os
 import threading
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -25,7 +24,7 @@ from fastload.copies import (
     TorchStreams,
 )
 from fastload.cuda import open_cuda
-from fastload.errors import CudaError, StoppedError
+from fastload.errors import CudaError, StoppedError, warn
 from fastload.parts import Build, Parts, take_apart
 
 _AHEAD = 1  # batches that are copied before they are asked for
@@ -253,7 +252,7 @@ class Target:
         complaint = self._cuda.pool.complaint
         if complaint and not self._complained:
             self._complained = True
-            warnings.warn(complaint, RuntimeWarning, stacklevel=7)
+            warn(complaint, RuntimeWarning)
 
 
 def _has_streams(device: torch.device) -> bool:

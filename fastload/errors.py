@@ -1,4 +1,11 @@
-"""The exceptions fastload adds to Python's own."""
+"""The exceptions fastload adds to Python's own, and how it warns."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+
+_PASSED_OVER = ("fastload", "torch", "contextlib")
 
 
 class FormatError(ValueError):
@@ -19,6 +26,14 @@ def add_note(error: BaseException, note: str) -> None:
         error.add_note(note)
     else:
         error.args = (" ".join(map(str, (*error.args, f"({note})"))),)
+
+
+def warn(message: str, category: type[Warning] = UserWarning) -> None:
+    """Warns of the line that led here: the nearest that is none of fastload's or torch's."""
+    frame, level = inspect.currentframe(), 1
+    while frame and str(frame.f_globals.get("__name__")).split(".")[0] in _PASSED_OVER:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=level)
 
 
 class StoppedError(RuntimeError):

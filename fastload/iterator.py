@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
@@ -16,7 +15,7 @@ from torch._C._autograd import _profiler_enabled
 from fastload import _core
 from fastload.batches import Arrays, Samples, batch_maker, parts_maker
 from fastload.decode import DecodeStage, ImageField, Source
-from fastload.errors import StoppedError
+from fastload.errors import StoppedError, warn
 from fastload.formats.extents import Field, Int64Array
 from fastload.formats.image_sizes import size_extents
 from fastload.handover import Handover
@@ -192,10 +191,9 @@ class _NativeIterator:
         sampler = self._run.index_sampler
         if getattr(sampler, "drop_last", False) and samples < progress.per_batch:
             self._run.mark.warned_empty = True
-            warnings.warn(
+            warn(
                 f"no batch is left: drop_last=True drops a batch that is not full, and "
                 f"{progress.per_batch} samples make a batch of all ranks, but there are {samples}",
-                stacklevel=7,
             )
 
     def __iter__(self) -> _NativeIterator:
@@ -289,7 +287,7 @@ class _NativeIterator:
         for complaint in self._run.table.bad_blocks:
             if complaint not in self._run.said:
                 self._run.said.add(complaint)
-                warnings.warn(f"samples are left out: {complaint}", stacklevel=5)
+                warn(f"samples are left out: {complaint}")
 
     def _fail(self, error: Exception) -> NoReturn:
         # A read may time out as well; that is the batch's own error and has an errno.

@@ -178,7 +178,7 @@ class FastLoader(StatefulLoader[T_co]):
         check_transforms(transforms, native if batched and collates else None)
         check_reading(verify, on_error, dataset, native if batched and collates else None)
         if native is not None and getattr(dataset, "verify", None) != verify:
-            checks.checked(native, verify, stacklevel=3)
+            checks.checked(native, verify)
         is_auto = num_workers is None and native is not None and batched and collates
         if is_auto:
             arguments |= {"prefetch_factor": None, "persistent_workers": False}

@@ -6,7 +6,6 @@ import json
 import math
 import os
 import time
-import warnings
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -16,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fastload.errors import warn
 from fastload.nvml import Utilisation
 from fastload.ranks import find_place
 from fastload.stall import Stalls
@@ -218,10 +218,9 @@ class RunLog:
                     os.truncate(self._path, end)
             if not self._has_warned:
                 self._has_warned = True
-                warnings.warn(
+                warn(
                     f"lines of the log {self._path} wait until they can be written: {error}",
                     RuntimeWarning,
-                    stacklevel=2,
                 )
             return
         self._late.clear()

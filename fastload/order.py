@@ -5,13 +5,13 @@ from __future__ import annotations
 import copy
 import logging
 import operator
-import warnings
 from collections.abc import Iterator, Sized
 from typing import Any, NamedTuple
 
 from torch.utils.data import DistributedSampler
 
 from fastload import _core, ranks
+from fastload.errors import warn
 
 ORDERS = ("full", "block")
 TAILS = ("drop", "pad", "mask", "short")
@@ -214,10 +214,9 @@ class KeyedSampler(DistributedSampler[int]):
         if self._restored and not (epoch == self.epoch + 1 and self._is_at_end()):
             self._epochs_before = max(0, self.epoch - epoch)
             if epoch != self.epoch:
-                warnings.warn(
+                warn(
                     f"set_epoch({epoch}) is ignored: the loaded state says epoch {self.epoch}"
                     + ("; later epochs are counted from there" if self._epochs_before else ""),
-                    stacklevel=2,
                 )
             return
         self.epoch, self._first = epoch + self._epochs_before, 0
@@ -288,10 +287,9 @@ class KeyedSampler(DistributedSampler[int]):
 
     def _warn_if_changed(self, world: int) -> None:
         if self._world_at_len not in (None, world):
-            warnings.warn(
+            warn(
                 f"the world size was {self._world_at_len} when len() was read and is {world} now: "
                 "make the loader after torch.distributed is initialised",
-                stacklevel=4,
             )
             self._world_at_len = world
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from fastload import checkpoint
+from fastload.errors import warn
 from fastload.groups import Group
 from fastload.log_lines import on_its_way
 from fastload.stall import Stalls
@@ -205,10 +205,9 @@ class TrainStep:
             now = True
             if not self._said_static:
                 self._said_static = True
-                warnings.warn(
+                warn(
                     "DDP(static_graph=True) cannot leave gradients unsynchronised: they are "
                     "communicated in each batch; static_graph=False saves that",
-                    stacklevel=5,
                 )
         no_sync = None if now else getattr(self.model, "no_sync", None)
         with contextlib.nullcontext() if no_sync is None else no_sync():

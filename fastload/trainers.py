@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-import warnings
 from typing import Any
 
 from torch.utils.data import DistributedSampler
 
 from fastload import ranks
+from fastload.errors import warn
 from fastload.state import bottom
 from fastload.weighted import is_own
 
@@ -20,18 +20,16 @@ def warn_of_replacement(loader: Any) -> None:
         loader: One whose data are native; its `__init__` calls this.
     """
     if _ray_would_replace(loader):
-        warnings.warn(
+        warn(
             "Ray's prepare_data_loader puts a plain DataLoader in the place of a FastLoader that "
             "does not share out its data: with seed= it does, and stays; else give a "
             "DistributedSampler, or add_dist_sampler=False to prepare_data_loader",
-            stacklevel=3,
         )
     if _is_ignites_copy(loader):
-        warnings.warn(
+        warn(
             "Ignite's DeterministicEngine has rebuilt this FastLoader and finds its place by "
             "itself: do not save or load the loader's state there, call loader.set_epoch when an "
             "epoch starts, or take Engine and the loader's state",
-            stacklevel=3,
         )
 
 
@@ -52,10 +50,9 @@ def warn_of_accelerate(loader: Any, said: set[str], is_shared_out: bool) -> None
             if is_shared_out
             else "puts a DataLoader in the place of this FastLoader"
         )
-        warnings.warn(
+        warn(
             f"Accelerate {what}: prepare it by "
             "fastload.integrations.accelerate.prepare(accelerator, loader) before",
-            stacklevel=3,
         )
 
 

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 
 from fastload import _core
-from fastload.errors import FormatError
+from fastload.errors import FormatError, warn
 from fastload.formats.extents import Column, Extents, FileSource, Int64Array, Source
 
 VERIFY_KINDS = (None, "open", "lazy")
 
 
-def checked(extents: Extents, verify: str | None, stacklevel: int = 4) -> Extents:
+def checked(extents: Extents, verify: str | None) -> Extents:
     """The extents after, or with, the checks that `verify` asks for.
 
     Args:
         extents: Where the samples lie.
         verify: None; "open": compares headers and bounds now; "lazy": the core compares each block
             when it is read first.
-        stacklevel: Of the warning that there are no checksums.
 
     Raises:
         ValueError: `verify` is none of these.
@@ -34,10 +32,9 @@ def checked(extents: Extents, verify: str | None, stacklevel: int = 4) -> Extent
     if verify is None:
         return extents
     if extents.rows and not has_checksums(extents):
-        warnings.warn(
+        warn(
             f"verify={verify!r}: {next(_sources(extents))} has no checksums, so only its size and "
             "header were checked; `fastload pack` writes checksums",
-            stacklevel=stacklevel,
         )
     if verify == "lazy":
         return lazily(extents)
