@@ -107,6 +107,7 @@ class FastLoader(StatefulLoader[T_co]):
             another `tail`; `seed` with an IterableDataset; `transforms` that do not fit the fields;
             `device` names none; `static_buffers` without a device that batches are copied to.
         TypeError: as DataLoader; `seed` is not an integer; `batch_transform` cannot be called.
+        RuntimeError: at `iter()`, torch cannot use the `device`.
 
     Example:
         >>> loader = FastLoader(ArrayDataset({"x": np.arange(8.0)}), batch_size=3, seed=0)

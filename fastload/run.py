@@ -118,13 +118,19 @@ class Kept:
             static: Whether they come in the same tensors.
 
         Raises:
-            Exception: what torch raises for a device that it cannot use.
+            RuntimeError: torch cannot use the device; says why.
         """
-        where = device_with_index(device)
-        if where is None:
-            return None
-        if (where, static) not in self._targets:
-            self._targets[where, static] = Target(where, static)
+        try:
+            where = device_with_index(device)
+            if where is None:
+                return None
+            if (where, static) not in self._targets:
+                self._targets[where, static] = Target(where, static)
+        except (AssertionError, RuntimeError) as error:  # the former without CUDA in torch
+            raise RuntimeError(
+                f"device={str(device)!r} cannot be used: {error}; without device= batches stay on "
+                "the CPU"
+            ) from error
         return self._targets[where, static]
 
     @property
