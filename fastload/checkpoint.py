@@ -44,7 +44,7 @@ def save(
         try:
             _write(Path(path), content)
         except OSError as found:
-            error = found
+            error = OSError(found.errno, found.strerror, os.fspath(path))
         except Exception as found:  # torch tells a full disk by a RuntimeError
             error = OSError(f"{path} could not be written: {found}")
     # The others must not go on before it is there, nor wait for one that failed.
@@ -137,6 +137,8 @@ def _in_parts(state: dict[str, Any], optimizer: torch.optim.Optimizer) -> dict[s
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:
+    if path.exists() and not path.is_file():  # /dev/null, say, must not be replaced
+        raise OSError(errno.EINVAL, "a checkpoint is a file", path)
     temporary = path.with_name(f".{path.name}.part")
     try:
         with temporary.open("wb") as file, _checksums():

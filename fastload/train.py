@@ -81,6 +81,7 @@ class TrainStep:
     Raises:
         ValueError: `precision` is unknown, or "fp16" with parameters of float16; a `max_norm` that
             is not above 0; a group that was taken before.
+        TypeError: what `loss_fn` gives is no loss.
         RuntimeError: `nonfinite_limit` steps in a row were not finite.
 
     Example:
@@ -179,6 +180,7 @@ class TrainStep:
                     self._device.type, _DTYPES[self.precision], enabled=self.precision != "fp32"
                 ):
                     found = self.loss_fn(self.model, batch)
+                _check_loss(found[0] if isinstance(found, tuple) else found)
                 if not isinstance(found, tuple):
                     part = found * group.weights[number] if is_group else found
                 elif is_group:
@@ -367,6 +369,12 @@ class TrainStep:
             self.scheduler.load_state_dict(state_dict["scheduler"])
         if self._log is not None:
             self._log.go_on()
+
+
+def _check_loss(loss: Any) -> None:
+    if not isinstance(loss, Tensor) or loss.dim():
+        what = f"a tensor {tuple(loss.shape)}" if isinstance(loss, Tensor) else repr(loss)
+        raise TypeError(f"loss_fn must give a mean loss, a tensor of shape (), not {what}")
 
 
 def _local(gradient: Tensor) -> Tensor:

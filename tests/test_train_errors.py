@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from steps import FEATURES, adam, distance, make_model, mse, sgd
 
-from fastload import TrainStep
+from fastload import ArrayDataset, FastLoader, TrainStep
 
 
 @pytest.mark.parametrize("max_norm", [0, -1.0, float("nan")])
@@ -18,6 +20,20 @@ def test_a_norm_that_would_turn_or_end_the_gradients_is_refused(max_norm: float)
     model = make_model()
     with pytest.raises(ValueError, match="max_norm must be above 0, or None, not"):
         TrainStep(model, sgd(model), mse, max_norm=max_norm)
+
+
+@pytest.mark.parametrize(
+    ("loss", "what"),
+    [(None, "not None"), (0.5, "not 0.5"), (torch.ones(2, 1), r"not a tensor \(2, 1\)")],
+)
+@pytest.mark.parametrize("counted", [False, True])
+def test_what_is_no_loss_is_refused(loss: Any, what: str, counted: bool) -> None:
+    model = make_model()
+    step = TrainStep(model, sgd(model), lambda model, batch: (loss, 2) if counted else loss)
+    loader = FastLoader(ArrayDataset(np.ones((4, 2))), batch_size=2)
+    for group in (torch.ones(2, 1), next(iter(loader.groups(2)))):
+        with pytest.raises(TypeError, match=f"loss_fn must give a mean loss.* {what}"):
+            step(group)
 
 
 @pytest.mark.parametrize("max_norm", [None, 1.0])
@@ -58,6 +74,15 @@ def saved(path: Path) -> TrainStep:
     step({"x": torch.ones(2, FEATURES), "y": torch.ones(2, 1)})
     step.save(path)
     return step
+
+
+def test_what_is_no_file_is_not_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for name, reason in (("pipe", "is a file"), ("none/last.pt", "No such file")):
+        with pytest.raises(OSError, match=reason) as caught:
+            saved(tmp_path / name)
+        assert caught.value.filename == str(tmp_path / name)
+    assert (tmp_path / "pipe").is_fifo()
 
 
 def test_a_flipped_bit_is_refused_or_changes_nothing(tmp_path: Path) -> None:
