@@ -67,7 +67,8 @@ def _found_place() -> Place:
 
 def _checked(rank: int, world: int, origin: str) -> Place:
     if world < 1 or not 0 <= rank < world:
-        raise ValueError(f"rank {rank} of {world} (from {origin}) is not in [0, {world})")
+        said = " (from RANK and WORLD_SIZE)" if origin == "environment" else ""
+        raise ValueError(f"rank {rank} of {world}{said} is not in [0, {world})")
     return Place(rank, world, origin)
 
 

@@ -136,6 +136,7 @@ def test_wrong_usage_is_exit_code_2(command: str, capsys: Captured) -> None:
         ("append x.npy out", "no packed dataset"),
         ("add-column out x.npy", "no packed dataset"),
         ("merge out images", "no packed dataset"),
+        ("merge out x.npy", "x.npy: no packed dataset"),
         ("export x.npy images --to npy", "is there already"),
         ("head nothing", "nothing: No such file or directory"),
         ("head x.npy --split a", "only folders that `fastload pack` wrote have splits"),

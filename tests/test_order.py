@@ -289,7 +289,7 @@ def test_place_from_the_environment(
         assert [list(keyed), list(keyed)] == [[1, 4, 7]] * 2
     assert caplog.text.count("comes from RANK and WORLD_SIZE") == 1
     monkeypatch.setenv("RANK", "3")
-    with pytest.raises(ValueError, match=r"rank 3 of 3 \(from environment\)"):
+    with pytest.raises(ValueError, match=r"rank 3 of 3 \(from RANK and WORLD_SIZE\) is not"):
         ranks.find_place()
     monkeypatch.setenv("RANK", "one")
     with pytest.raises(ValueError, match="RANK='one'"):

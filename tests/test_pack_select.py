@@ -289,7 +289,7 @@ def test_splits(tmp_path: Path, rows: int, split: dict[str, Any], want: list[int
     [
         ({"a": 0.5, "b": 0.4}, "must sum to 1, not 0.9"),
         ({"a": 1.5, "b": -0.5}, "a=1.5 is not a fraction"),
-        ({"a": "x", "b": 1}, "Invalid literal"),
+        ({"a": "x", "b": 1}, "a=x is not a fraction"),
         ({"": 1}, "a name is needed"),
         ({"a": 0.99, "b": 0.01}, "10 rows leave none for 'b'"),
     ],

@@ -66,7 +66,10 @@ class Field:
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
-            raise ValueError(f"field {self.name!r}: dtype {self.dtype!r} is not supported")
+            known = ", ".join(sorted(DTYPES))
+            raise ValueError(
+                f"field {self.name!r}: dtype {self.dtype!r} is not supported; known are {known}"
+            )
         if any(length < 0 for length in self.shape):
             raise ValueError(f"field {self.name!r}: negative shape {self.shape}")
         # Also without its empty axes: a numpy array must be able to carry the shape.

@@ -38,7 +38,7 @@ def read_manifest(folder: AnyPath) -> Manifest:
     try:
         with open(path, "rb") as file:
             content = file.read()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         if os.path.isdir(os.path.join(full, WORK_FOLDER)):
             raise FormatError(f"{full}: {incomplete(full)}") from None
         raise FormatError(f"{full}: no packed dataset: there is no {MANIFEST}") from None

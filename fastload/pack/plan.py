@@ -130,15 +130,17 @@ def parse_splits(split: Mapping[str, float] | None) -> Splits:
         ValueError: a name is empty, a fraction is not between 0 and 1, or their sum is not 1.
     """
     splits = tuple((name, str(fraction)) for name, fraction in (split or {}).items())
-    try:
-        fractions = [Fraction(fraction) for _, fraction in splits]
-    except (ValueError, ZeroDivisionError) as error:
-        raise ValueError(f"split: {error}") from error
-    for (name, text), fraction in zip(splits, fractions, strict=True):
+    fractions = []
+    for name, text in splits:
         if not name or not isinstance(name, str):
             raise ValueError(f"split: a name is needed, not {name!r}")
-        if not 0 < fraction <= 1:
-            raise ValueError(f"split: {name}={text} is not a fraction of the rows")
+        try:
+            fractions.append(Fraction(text))
+            fits = 0 < fractions[-1] <= 1
+        except (ValueError, ZeroDivisionError):
+            fits = False
+        if not fits:
+            raise ValueError(f"split: {name}={text} is not a fraction of the rows, such as 0.9")
     if splits and abs(sum(fractions, Fraction(0)) - 1) > _SPLIT_TOLERANCE:
         raise ValueError(f"split: the fractions must sum to 1, not {float(sum(fractions)):g}")
     return splits
