@@ -193,6 +193,6 @@ def plot(runs: Sequence[Run], path: Path) -> None:
             points = run.curves()[name]
             axes.plot([p[0] for p in points], [p[1] for p in points], label=run.name, color=color)
         axes.set(title=name, xlabel=CURVES[name])
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
     figure.axes[0].legend()
     figure.savefig(path, dpi=120)

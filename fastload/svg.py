@@ -90,7 +90,7 @@ def bands(rows: Sequence[tuple[str, Sequence[tuple[float, float, int]]]]) -> str
 
 
 def lines(curves: Sequence[Sequence[tuple[float, float]]], *, x: str, y: str) -> str:
-    """Curves over one another, each in its colour, from 0 on the vertical axis.
+    """Curves over one another, each in its colour; 0 is on the vertical axis.
 
     Args:
         curves: Points, by x.
@@ -101,21 +101,22 @@ def lines(curves: Sequence[Sequence[tuple[float, float]]], *, x: str, y: str) ->
     curves = [[point for point in curve if math.isfinite(point[1])] for curve in curves]
     points = [point for curve in curves for point in curve]
     most_x = max((point[0] for point in points), default=0.0) or 1.0
-    most_y = max((point[1] for point in points), default=0.0) or 1.0
+    heights = [0.0, *(point[1] for point in points)]
+    least, most = min(heights), max(heights)
     width, height, left, bottom = 380.0, 200.0, 8.0, 22.0
-    across, up = (width - left - 6) / most_x, (height - bottom - 18) / most_y
-    floor = height - bottom
+    across, up = (width - left - 6) / most_x, (height - bottom - 18) / ((most - least) or 1.0)
+    floor, span = height - bottom, f"from {_number(least)} to" if least else "up to"
     parts = [f'<svg viewBox="0 0 {width:g} {height:g}" role="img">']
     parts.append(
         f'<path d="M{left:g} 14V{floor:g}H{width - 6:g}" stroke="currentColor" fill="none"/>'
     )
     for number, curve in enumerate(curves):
-        path = " ".join(f"{left + across * a:.1f},{floor - up * b:.1f}" for a, b in curve)
+        path = " ".join(f"{left + across * a:.1f},{floor - up * (b - least):.1f}" for a, b in curve)
         parts.append(
             f'<polyline points="{path}" fill="none" stroke-width="1.5" '
             f'stroke="{COLORS[number % len(COLORS)]}"/>'
         )
-    parts.append(f'<text x="{left:g}" y="10">{escape(y)}, up to {_number(most_y)}</text>')
+    parts.append(f'<text x="{left:g}" y="10">{escape(y)}, {span} {_number(most)}</text>')
     parts.append(
         f'<text x="{width - 6:g}" y="{height - 6:g}" text-anchor="end">'
         f"{escape(x)}, up to {_number(most_x)}</text></svg>"

@@ -158,6 +158,15 @@ def test_large_numbers_are_written_out() -> None:
     assert "steps, up to 3<" in drawn
 
 
+def test_a_loss_below_0_is_inside_its_picture() -> None:
+    drawn = svg.lines([[(1.0, -3.0), (2.0, -1.0), (3.0, -1.5)]], x="steps", y="loss")
+    assert "loss, from -3 to 0<" in drawn
+    (points,) = re.findall(r'points="([^"]*)"', drawn)
+    heights = [float(point.split(",")[1]) for point in points.split()]
+    assert heights[0] == 178
+    assert all(18 <= height <= 178 for height in heights)
+
+
 def test_a_run_without_losses_has_no_convergence(tmp_path: Path) -> None:
     log = logged(tmp_path / "a.jsonl", 0.01, 0.0, loss=False)
     page = tmp_path / "a.html"
