@@ -219,3 +219,17 @@ def test_head(capsys: Captured) -> None:
     assert "label: 1 (dog)" in out
     assert main(["head", "x.npy", "0"]) == 0
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("command", ["info", "head", "verify", "export"])
+@pytest.mark.parametrize(("shape", "rows"), [("", 6), ("3", 2)])
+def test_a_raw_file_is_read_as_it_is_described(
+    command: str, shape: str, rows: int, capsys: Captured
+) -> None:
+    np.arange(6, dtype="u2").tofile("t.bin")
+    rest = ["npys", "--to", "npy"] if command == "export" else []
+    assert main([command, "t.bin", *rest, "--dtype", "uint16", "--shape", shape]) == 0
+    if command == "export":
+        assert len(np.load("npys/data.npy")) == rows
+    elif command == "info":
+        assert f"{rows} rows in 1 shard" in capsys.readouterr().out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from fastload.cli.arguments import add_raw
 from fastload.cli.text import count, printable, readable
 from fastload.cli.writing import console
 
@@ -15,19 +16,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("out", metavar="OUT", help="the folder to write; a file for parquet")
     add("--to", required=True, choices=("npy", "tar", "parquet"), help="what to write")
     add("--split", metavar="NAME", help="one split of a packed dataset")
+    add_raw(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Exports; returns the exit code."""
+    from fastload.dataset import open as open_dataset
     from fastload.pack.export import export
 
+    dataset = open_dataset(
+        arguments.dataset, dtype=arguments.dtype, shape=arguments.shape, split=arguments.split
+    )
     screen = console()
     with screen.status("") as status:
         report = export(
-            arguments.dataset,
+            dataset,
             arguments.out,
             to=arguments.to,
-            split=arguments.split,
             progress=lambda rows, total: status.update(f"{rows:,} of {total:,} rows"),
         )
     for notice in report.notices:
