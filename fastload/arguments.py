@@ -9,6 +9,7 @@ from torch.utils.data import BatchSampler, DistributedSampler, IterableDataset, 
 from torch.utils.data._utils import collate
 
 from fastload.batches import batch_maker
+from fastload.dataset import IO_KINDS
 from fastload.errors import warn
 from fastload.formats import checks
 from fastload.formats.extents import Extents
@@ -19,8 +20,6 @@ from fastload.state import bottom
 from fastload.structure import MISSING, REAL, with_added
 from fastload.tokens import TokenDataset
 from fastload.weighted import WeightedSampler, is_own
-
-IO_KINDS = (None, "auto", "mmap", "pread")
 
 # How torch ships it, unless somebody has been there before: then the modules of functions tell.
 _COLLATE_MAP = dict(collate.default_collate_fn_map)
@@ -45,7 +44,7 @@ def check_own(
     """
     if order not in ORDERS:
         raise ValueError(f"order must be 'full' or 'block', not {order!r}")
-    if io not in IO_KINDS:
+    if io is not None and io not in IO_KINDS:
         raise ValueError(f"io must be 'auto', 'mmap', 'pread' or None, not {io!r}")
     if seed is None and shard is not None:
         raise ValueError(

@@ -14,7 +14,7 @@ import torch
 from torch import distributed as dist
 from torch import nn
 
-from fastload.ranks import find_place
+from fastload.ranks import find_place, process_group
 
 _KEYS = {"model", "optimizer", "step", "loader", "rng"}
 
@@ -31,7 +31,7 @@ def save(
     from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-    writes = not _in_group() or dist.get_rank() == 0
+    writes = process_group() is None or dist.get_rank() == 0
     content = {
         "model": get_model_state_dict(model, options=options),
         "optimizer": _whole(optimizer.state_dict(), kept=writes),
@@ -166,12 +166,8 @@ def _checksums() -> Iterator[None]:
         torch.serialization.set_crc32_options(before)
 
 
-def _in_group() -> bool:
-    return dist.is_available() and dist.is_initialized()
-
-
 def _of_all_ranks(value: Any) -> list[Any]:
-    if not _in_group():
+    if process_group() is None:
         return [value]
     values: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(values, value)

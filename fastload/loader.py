@@ -45,9 +45,10 @@ class FastLoader(StatefulLoader[T_co]):
 
     It takes DataLoader's arguments in DataLoader's order, with its errors, its order of samples and
     its random draws, and gives its batches, bit for bit. Data that the core can read (see
-    `fastload.open`, `ArrayDataset`; also TensorDataset, Subset, ConcatDataset, StackDataset and
-    `Mixture` of these) are gathered by C++ threads when `collate_fn` is the default one; everything
-    else is loaded by torch's own iterators. A batch is the caller's: it may be kept and written to.
+    `fastload.open`, `ArrayDataset`, `TokenDataset`; also TensorDataset, and Subset, ConcatDataset,
+    StackDataset and `Mixture` of these) are gathered by C++ threads when `collate_fn` is the
+    default one; everything else is loaded by torch's own iterators. A batch is the caller's: it may
+    be kept and written to.
 
     Args:
         dataset: A path for `fastload.open`, or anything DataLoader takes.

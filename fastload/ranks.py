@@ -56,7 +56,7 @@ def find_place(shard: Any = None) -> Place:
 
 
 def _found_place() -> Place:
-    dist = _process_group()
+    dist = process_group()
     if dist is not None:
         return Place(dist.get_rank(), dist.get_world_size(), "torch.distributed")
     rank, world = _env_int("RANK"), _env_int("WORLD_SIZE")
@@ -72,7 +72,7 @@ def _checked(rank: int, world: int, origin: str) -> Place:
     return Place(rank, world, origin)
 
 
-def _process_group() -> Any | None:
+def process_group() -> Any | None:
     """`torch.distributed` if somebody imported and initialised it: asking never imports torch."""
     dist = sys.modules.get("torch.distributed")
     return dist if dist is not None and dist.is_available() and dist.is_initialized() else None
@@ -92,6 +92,6 @@ def thread_count() -> int:
     """Threads a loader starts by itself: this rank's share of the usable CPUs, 1 to 4."""
     local = _env_int("LOCAL_WORLD_SIZE")
     if local is None:
-        dist = _process_group()
+        dist = process_group()
         local = dist.get_world_size() if dist is not None else 1
     return max(1, min(MAX_THREADS, len(os.sched_getaffinity(0)) // max(1, local)))

@@ -18,6 +18,7 @@ from fastload import checkpoint
 from fastload.errors import warn
 from fastload.groups import Group
 from fastload.log_lines import on_its_way
+from fastload.ranks import process_group
 from fastload.stall import Stalls
 from fastload.step_log import StepLog
 
@@ -220,7 +221,7 @@ class TrainStep:
         # float32 is right to 6e-8 for any number, and there on every device.
         counts = torch.zeros((), device=self._device) + counted
         copies = 1.0  # of each sample, if ranks share some (tensor parallelism)
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
+        if process_group() is not None:
             torch.distributed.all_reduce(counts)
             copies = torch.distributed.get_world_size() / group.shares
         factor: Tensor = group.total * copies / counts

@@ -218,9 +218,8 @@ def choices(transforms: Any, fields: Sequence[Field]) -> Choices:
     names = [field.name for field in fields]
     for name, given in transforms.items():
         if name not in names:
-            raise ValueError(
-                f"transforms: the dataset has no field {name!r}; it has {', '.join(names)}"
-            )
+            known = ", ".join(map(repr, names))
+            raise ValueError(f"transforms: the dataset has no field {name!r}; it has {known}")
         alone = isinstance(given, str) or not isinstance(given, Sequence)
         steps = [given] if alone else list(given)
         for step in steps:

@@ -82,7 +82,7 @@ PYTHON_LAYERS = {
     "stall": set(),
     "log_lines": {"errors", "ranks", "structure", "nvml", "stall"},
     "step_log": {"groups", "log_lines", "stall"},
-    "train": {"errors", "groups", "checkpoint", "log_lines", "stall", "step_log"},
+    "train": {"errors", "ranks", "groups", "checkpoint", "log_lines", "stall", "step_log"},
     "checkpoint": {"ranks"},
     "processes": {"ranks"},
     "loops": LOADER | {"train", "processes"},

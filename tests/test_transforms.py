@@ -73,7 +73,7 @@ def test_what_fits() -> None:
 @pytest.mark.parametrize(
     ("given", "text"),
     [
-        ({"x": PadTo()}, "no field 'x'; it has text, image, audio, tokens, meta.boxes, label"),
+        ({"x": PadTo()}, "no field 'x'; it has 'text', 'image', 'audio'"),
         ({"boxes": PadTo()}, "no field 'boxes'"),
         (
             {"label": PadTo()},

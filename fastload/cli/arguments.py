@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
-def add_source(parser: argparse.ArgumentParser, *, name: str = "source") -> None:
+def add_source(parser: argparse.ArgumentParser) -> None:
     """An input, and how it is read."""
     parser.add_argument(
-        name,
+        "source",
         metavar="SRC",
         help="a file, a folder, or a map-style dataset as module:object; docs/pack.md lists all",
     )
