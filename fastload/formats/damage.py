@@ -121,11 +121,11 @@ class ShardCheck:
         header = self._source.read(0, start)
         self._header_crc = _core.crc32c(header)
         expected = self.layout.header(*(_ids_in(header) or self._ids))
-        pairs = enumerate(zip(header, expected, strict=True))
-        differs = next((at for at, (found, wanted) in pairs if found != wanted), None)
         fits = self._header_crc == self._stored[0]
-        if differs is None and fits:
+        if header == expected and fits:
             return
+        pairs = enumerate(zip(header, expected, strict=False))
+        differs = next((at for at, (found, wanted) in pairs if found != wanted), None)
         what = f"the header (bytes 0 to {start - 1}) "
         reasons = [] if fits else ["does not fit its checksum"]
         if differs is not None:
