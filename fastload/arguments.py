@@ -105,12 +105,14 @@ def check_reading(
 
 
 def check_not_empty(dataset: Any, shuffle: bool | None) -> None:
-    """Raises ValueError, as torch does, where no window of tokens can be shuffled; says why."""
-    if shuffle and isinstance(dataset, TokenDataset) and dataset.shortage:
+    """Raises ValueError, as torch does, where no window of tokens can be shuffled, or warns."""
+    shortage = dataset.shortage if isinstance(dataset, TokenDataset) else None
+    if shortage and shuffle:
         raise ValueError(
-            "num_samples should be a positive integer value, but got num_samples=0: "
-            f"{dataset.shortage}"
+            f"num_samples should be a positive integer value, but got num_samples=0: {shortage}"
         )
+    if shortage:
+        warn(f"there are no batches: {shortage}")
 
 
 def check_transforms(transforms: Any, extents: Extents | None) -> None:
