@@ -104,28 +104,6 @@ def test_dry_run(capsys: Captured) -> None:
 
 
 @pytest.mark.parametrize(
-    "command",
-    [
-        "pack x.npy out --cast x",
-        "pack x.npy out --cast x=f16,x=f32",
-        "pack x.npy out --split =1",
-        "pack x.npy out --limit many",
-        "pack x.npy out --shuffle",
-        "append x.npy",
-        "add-column out",
-        "merge out",
-        "export out new",
-        "export out new --to zip",
-        "head x.npy many",
-    ],
-)
-def test_wrong_usage_is_exit_code_2(command: str, capsys: Captured) -> None:
-    with pytest.raises(SystemExit) as raised:
-        main(command.split())
-    assert raised.value.code == 2
-
-
-@pytest.mark.parametrize(
     ("command", "text"),
     [
         ("pack x.npy out --resume --overwrite", "choose one"),
