@@ -62,7 +62,8 @@ def distributed(
         timeout: Seconds after which a rank that waits for the others raises.
 
     Raises:
-        ValueError: the rank is not in [0, world); there are fewer GPUs than processes on this host.
+        ValueError: the rank is not in [0, world), or one of the two is missing; there are fewer
+            GPUs than processes on this host.
 
     Example:
         >>> with distributed(device="cpu") as process:
@@ -70,6 +71,8 @@ def distributed(
         >>> process.rank, process.world
         (0, 1)
     """
+    if (rank is None) != (world is None):
+        raise ValueError(f"rank and world go together, but they are {rank} and {world}")
     place = ranks.find_place(None if rank is None else (rank, world))
     target, local = _device(device, place.rank)
     if target.type == "cuda":

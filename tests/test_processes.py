@@ -32,7 +32,10 @@ def test_a_group_that_the_block_has_destroyed_is_left_alone() -> None:
 def test_places_that_do_not_exist(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="rank 2 of 2"), distributed(2, 2, device="cpu"):
         pass
-    with pytest.raises(TypeError, match="two integers"), distributed(2, device="cpu"):
+    for place in ({"rank": 2}, {"world": 2}):
+        with pytest.raises(ValueError, match="rank and world go together"), distributed(**place):
+            pass
+    with pytest.raises(TypeError, match="two integers"), distributed(0.5, 2):  # type: ignore[arg-type]
         pass
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setenv("LOCAL_RANK", "2")
