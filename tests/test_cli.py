@@ -7,11 +7,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from packing import encoded, noise, put
+from rich.console import Console
 from safetensors.numpy import save_file
 
 import fastload
@@ -268,3 +270,12 @@ def test_elsewhere_there_are_plain_lines(monkeypatch: pytest.MonkeyPatch, capsys
     assert "2 of 3 rows, " in err
     assert "s left" in err
     assert "\x1b" not in err
+
+
+def test_the_pace_is_of_what_this_run_has_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    display = progress.ProgressDisplay(Console(stderr=True))
+    display(progress.Progress(100, 100, row_bytes=1_000_000, rows_kept=90))
+    now[0] = 2.0
+    assert display.pace == "5 rows/s, 5.0 MB/s"

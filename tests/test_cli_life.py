@@ -130,7 +130,7 @@ def test_errors_are_exit_code_1(command: str, text: str, capsys: Captured) -> No
 def test_the_life_of_a_dataset(capsys: Captured) -> None:
     assert main(["pack", "a.npz", "one", "--split", "old=1"]) == 0
     assert main(["append", "a.npz", "one", "--split", "new"]) == 0
-    assert "now 20 rows into 2 shards" in capsys.readouterr().err
+    assert "now 20 rows in 2 shards" in capsys.readouterr().err
     np.save("z.npy", np.arange(20).astype("M8[D]"))
     assert main(["add-column", "one", "z.npy"]) == 0
     assert main(["pack", "a.npz", "two"]) == 0

@@ -21,4 +21,4 @@ def run(arguments: argparse.Namespace) -> int:
     """Adds fields; returns the exit code."""
     from fastload.pack.grow import add_column
 
-    return write("now", arguments, arguments.dataset, add_column)
+    return write("now {rows} in {shards}", arguments, arguments.dataset, add_column)

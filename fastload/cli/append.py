@@ -21,4 +21,4 @@ def run(arguments: argparse.Namespace) -> int:
     """Appends; returns the exit code."""
     from fastload.pack.grow import append
 
-    return write("now", arguments, arguments.dataset, append)
+    return write("now {rows} in {shards}", arguments, arguments.dataset, append)

@@ -56,7 +56,7 @@ def describe(path: str, *, dtype: Any = None, shape: Any = None) -> dict[str, An
     facts: dict[str, Any] = {
         "path": absolute(path),
         "rows": extents.rows,
-        "shards": len(extents.groups[0].shard_rows),
+        "shards": sum(len(group.shard_rows) for group in extents.groups),
         "bytes": sum(source.size_bytes for source in sources.values()),
         "fields": [
             {**entry, "bytes": field.row_bytes}

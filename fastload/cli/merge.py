@@ -22,4 +22,4 @@ def run(arguments: argparse.Namespace) -> int:
 
     start = time.monotonic()
     report = merge(arguments.out, arguments.inputs, overwrite=arguments.overwrite)
-    return tell("merged", report, max(time.monotonic() - start, 1e-3))
+    return tell("merged {rows} into {shards}", report, f"{time.monotonic() - start:.1f} s")

@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
         options = shared.given(arguments)
         shared.engine(options)  # nobody is needed
         return _show(pack(**options))
-    return write("packed", arguments, arguments.out, pack)
+    return write("packed {rows} into {shards}", arguments, arguments.out, pack)
 
 
 def _show(report: PackReport) -> int:

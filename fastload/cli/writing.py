@@ -29,12 +29,12 @@ def console() -> Console:
 
 
 def write(
-    verb: str, arguments: argparse.Namespace, out: str, function: Callable[..., PackReport]
+    done: str, arguments: argparse.Namespace, out: str, function: Callable[..., PackReport]
 ) -> int:
     """Calls a function that packs, and tells of it; returns the exit code.
 
     Args:
-        verb: What has been done to the rows.
+        done: What to say of it, with `{rows}` and `{shards}`.
         arguments: Of the command.
         out: The folder that is written.
         function: Called with the arguments and a display for its progress.
@@ -59,13 +59,13 @@ def write(
             return complain(explained(error), 1)
         except (OSError, RuntimeError, MemoryError) as error:
             return complain(f"{explained(error)}{_how_to_go_on(out, arguments.words)}", 1)
-    return tell(verb, report, max(time.monotonic() - start, 1e-3))
+        took = f"{time.monotonic() - start:.1f} s: {display.pace}"
+    return tell(done, report, took)
 
 
-def tell(verb: str, report: PackReport, took: float) -> int:
-    """Prints what was written; returns the exit code."""
+def tell(done: str, report: PackReport, took: str) -> int:
+    """Prints what was written, and what it took; returns the exit code."""
     from fastload.pack.convert import COMPLETE
-    from fastload.pack.progress import speed
 
     screen = console()
     for notice in report.notices:
@@ -77,8 +77,7 @@ def tell(verb: str, report: PackReport, took: float) -> int:
     if COMPLETE in report.notices:
         screen.print(f"{rows} in {shards}, {size}")
     else:
-        pace = speed(report.rows, report.bytes, took)
-        screen.print(f"{verb} {rows} into {shards}, {size}, in {took:.1f} s: {pace}")
+        screen.print(f"{done.format(rows=rows, shards=shards)}, {size}, in {took}")
     if not report.skipped:
         return 0
     skipped_count = count(len(report.skipped), "bad input")

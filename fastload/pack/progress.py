@@ -26,6 +26,7 @@ class ProgressDisplay:
         self._console = console
         self._start = time.monotonic()
         self._shown = self._start
+        self._done = self._row_bytes = 0  # by this run
         self._bars: Bars | None = None
         if console.is_terminal:
             columns = ("{task.completed:,} of {task.total:,} rows", "{task.fields[speed]}")
@@ -48,9 +49,9 @@ class ProgressDisplay:
         if progress.notice:
             self._console.print(progress.notice, highlight=False)
         now = time.monotonic()
-        seconds = max(now - self._start, 1e-3)
-        done = progress.rows - progress.rows_kept
-        text = speed(done, done * progress.row_bytes, seconds)
+        self._row_bytes = progress.row_bytes
+        self._done = done = progress.rows - progress.rows_kept
+        text = self.pace
         if self._bars is not None:
             if self._task is None:
                 self._task = self._bars.add_task(
@@ -59,11 +60,12 @@ class ProgressDisplay:
             self._bars.update(self._task, completed=progress.rows, speed=text)
         elif now - self._shown >= _LINE_SECONDS and done:
             self._shown = now
-            left = seconds * (progress.rows_total - progress.rows) / done
+            left = (now - self._start) * (progress.rows_total - progress.rows) / done
             rows = f"{progress.rows:,} of {progress.rows_total:,} rows"
             self._console.print(f"{rows}, {text}, {left:.0f} s left", highlight=False)
 
-
-def speed(rows: int, size_bytes: int, seconds: float) -> str:
-    """Rows and megabytes per second."""
-    return f"{rows / seconds:,.0f} rows/s, {size_bytes / seconds / 1e6:,.1f} MB/s"
+    @property
+    def pace(self) -> str:
+        """Rows and megabytes per second that this run has read so far."""
+        rows_s = self._done / max(time.monotonic() - self._start, 1e-3)
+        return f"{rows_s:,.0f} rows/s, {rows_s * self._row_bytes / 1e6:,.1f} MB/s"
