@@ -116,6 +116,7 @@ def test_sizes_are_those_that_pillow_reads() -> None:
     seen = set()
     for name, content in images():
         with Image.open(io.BytesIO(content)) as image:
+            image.load()  # until then an older Pillow tells the size of a turned TIFF as stored
             assert image_size_of(content) == (image.height, image.width), name
         for end in range(min(len(content), 700)):  # never an error, and nothing but the truth
             assert image_size_of(content[:end]) in ((0, 0), (image.height, image.width)), name
@@ -171,7 +172,7 @@ def test_other_bytes_have_no_size() -> None:
         b"BM" + bytes(40),
         b"BMW is no header, whatever the numbers behind it are",
         b"II*\0" + bytes(40),
-        encoded(noise(3, 5), "ICO"),
+        encoded(noise(16, 16), "ICO"),
     ):
         assert image_size_of(content) == (0, 0), content
     values = np.frombuffer(jpeg + b"?" + jpeg, np.uint8)
@@ -390,7 +391,7 @@ def test_damage_to_them_names_the_images(folder: Path, tmp_path: Path) -> None:
 
 
 def test_info_shows_them(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "1/99.png").write_bytes(encoded(noise(9, 9), "ICO"))  # whatever its name says
+    (folder / "1/99.png").write_bytes(encoded(noise(16, 16), "ICO"))  # whatever its name says
     fastload.pack(folder, tmp_path / "out", encoded=True)
     assert cli.main(["info", str(tmp_path / "out")]) == 0
     shown = capsys.readouterr().out
