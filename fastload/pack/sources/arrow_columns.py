@@ -228,6 +228,8 @@ def _column(array: Any, field: Field) -> AnyColumn:
     array = _plain(array)
     _check_whole(array, field)
     if field.logical in (TEXT, "bytes", "image", "audio"):
+        if pyarrow.types.is_fixed_size_binary(array.type):
+            return _of_fixed_size(array)
         if not pyarrow.types.is_large_binary(array.type):
             if _is_text(pyarrow.types, array.type):
                 try:
@@ -250,6 +252,15 @@ def _column(array: Any, field: Field) -> AnyColumn:
     except ColumnError as error:
         row = int(np.searchsorted(offsets, error.row, "right")) - 1
         raise ColumnError(row, str(error)) from None
+
+
+def _of_fixed_size(array: Any) -> Ragged:
+    """What fixed_size_binary holds; pyarrow 15 crashes when it casts a part of such an array."""
+    width, buffer = array.type.byte_width, array.buffers()[1]
+    values = np.zeros(0, np.uint8)
+    if len(array) and width:
+        values = np.frombuffer(buffer, np.uint8, len(array) * width, array.offset * width)
+    return Ragged(values, np.arange(len(array) + 1, dtype=np.int64) * width)
 
 
 def _check_whole(array: Any, field: Field, each: int = 1) -> None:
