@@ -17,6 +17,7 @@ from fastload.pack.sources.kind import library
 from fastload.structure import Structure
 
 _ENCODED = {"Image": "image", "Audio": "audio"}  # Hugging Face's features, and what they mean
+_FLOATS = {"halffloat": "float16", "float": "float32", "double": "float64"}  # Arrow's names
 
 
 class ColumnError(ValueError):
@@ -188,8 +189,7 @@ def _number(name: str, kind: Any) -> tuple[str, str | None]:
     """Dtype and meaning of a type of numbers."""
     types = library("pyarrow.types", "parquet", "pyarrow")
     if types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind):
-        dtype = "bool" if types.is_boolean(kind) else np.dtype(kind.to_pandas_dtype()).name
-        return dtype, None
+        return dtype_of(kind).name, None
     if types.is_timestamp(kind):
         return "int64", f"datetime64[{kind.unit}]"
     if types.is_duration(kind):
@@ -297,13 +297,18 @@ def _values(array: Any, field: Field) -> Array:
 def numbers(array: Any) -> Array:
     """Numbers of which none is missing, as pyarrow holds them; its own `to_numpy` loads pandas."""
     pyarrow = library("pyarrow", "parquet")
-    dtype = np.dtype(array.type.to_pandas_dtype())
+    dtype = dtype_of(array.type)
     if pyarrow.types.is_boolean(array.type):  # a bit each
         array = array.cast(pyarrow.uint8())
     _, buffer = array.buffers()
     if buffer is None:
         return np.zeros(0, dtype)
     return np.frombuffer(buffer, dtype, len(array), array.offset * dtype.itemsize)
+
+
+def dtype_of(kind: Any) -> np.dtype[Any]:
+    """The dtype of a type of numbers; with pyarrow 15 its own `to_pandas_dtype` loads pandas."""
+    return np.dtype(_FLOATS.get(str(kind), str(kind)))
 
 
 def failure(path: str, what: str, error: Exception) -> FormatError:
