@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 from packing import content, same_bytes
-from slow_pack import finish, wait_for
+from slow_pack import finish
 from small_inputs import inputs, patient
+from waiting import wait_for
 
 import fastload
 
@@ -76,7 +77,7 @@ def started(script: str, folder: Path) -> Iterator[str]:
     try:
         yield process.stdout.readline().strip()
     finally:
-        process.communicate(timeout=60)
+        process.communicate(timeout=240)
 
 
 def _paths(folder: Path) -> str:
@@ -89,7 +90,7 @@ def check_same_files(cluster: Cluster, folder: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": _paths(Path(__file__).parent)}
     words = [cluster.engine, cluster.option, folder, cluster.address]
     command = [sys.executable, "-c", SCRIPT, *words]
-    subprocess.run(command, cwd=folder, env=environment, check=True, timeout=120)
+    subprocess.run(command, cwd=folder, env=environment, check=True, timeout=240)
     for name, (source, options) in made.items():
         fastload.pack(source, folder / "alone" / name, workers=1, **options)
         assert content(folder / "cluster" / name) == content(folder / "alone" / name)

@@ -1,20 +1,23 @@
-"""A pack that is slow enough to be broken off at any moment."""
+"""A pack that is slow enough to be broken off at any moment, and waits in its midst if told to."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+
+from waiting import PATIENCE_S
 
 SLOW = """
-import time, numpy as np
+import os, time, numpy as np
 class Slow:
     def __len__(self): return 60
     def __getitem__(self, i):
-        time.sleep(0.01)
+        time.sleep(0.005)
+        while i >= 40 and all(map(os.path.exists, ("wait", "out/.fastload/plan.json"))):
+            time.sleep(0.005)
         return np.full(100, i)
 """
 COMMAND = [sys.executable, "-m", "fastload"]
@@ -32,13 +35,15 @@ def start(where: Path, workers: int, *options: str, task: str = "pack") -> subpr
 
 def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
     """Waits for the end; gives exit code and stderr."""
-    _, stderr = process.communicate(timeout=60)
+    _, stderr = process.communicate(timeout=PATIENCE_S)
     return process.returncode, stderr
 
 
-def wait_for(condition: Callable[[], Any]) -> None:
-    """Waits until something is true."""
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+@contextmanager
+def unfinished(where: Path) -> Iterator[None]:
+    """What is packed in a folder waits for the end of this block before its shard 10."""
+    (where / "wait").touch()
+    try:
+        yield
+    finally:
+        (where / "wait").unlink()

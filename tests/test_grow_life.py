@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from broken_off import stopped_at, watched
 from packing import column, content, same_bytes
-from slow_pack import finish, start, wait_for
+from slow_pack import finish, start, unfinished
+from waiting import wait_for
 
 import fastload
 from fastload.pack import folder
@@ -107,10 +108,11 @@ def test_a_change_of_mind_after_a_break(tmp_path: Path, monkeypatch: pytest.Monk
 def test_ctrl_c_of_an_append_tells_how_to_go_on(tmp_path: Path) -> None:
     out = tmp_path / "out"
     fastload.pack(np.zeros((4, 100), int), out)
-    process = start(tmp_path, 1, task="append")
-    wait_for((out / "shard-000003.safetensors").exists)
-    process.send_signal(signal.SIGINT)
-    code, stderr = finish(process)
+    with unfinished(tmp_path):
+        process = start(tmp_path, 1, task="append")
+        wait_for((out / "shard-000003.safetensors").exists)
+        process.send_signal(signal.SIGINT)
+        code, stderr = finish(process)
     assert code == 130
     assert stderr.endswith(
         "of 15 shards are written; to continue: fastload append slow:Slow out --shard-size 4096 "
@@ -125,14 +127,15 @@ def test_only_one_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(folder, "_PATIENCE_SECONDS", 0.0)
     out = tmp_path / "out"
     fastload.pack(np.zeros((4, 100), int), out)
-    process = start(tmp_path, 1, task="append")
-    wait_for((out / "shard-000003.safetensors").exists)
-    for call in (
-        lambda: fastload.append(np.zeros((4, 100), int), out),
-        lambda: fastload.pack(np.arange(3), out, overwrite=True),
-    ):
-        with pytest.raises(FileExistsError, match="another pack is writing"):
-            call()
+    with unfinished(tmp_path):
+        process = start(tmp_path, 1, task="append")
+        wait_for((out / "shard-000003.safetensors").exists)
+        for call in (
+            lambda: fastload.append(np.zeros((4, 100), int), out),
+            lambda: fastload.pack(np.arange(3), out, overwrite=True),
+        ):
+            with pytest.raises(FileExistsError, match="another pack is writing"):
+                call()
     assert finish(process)[0] == 0
     assert len(fastload.open(out)) == 64
 

@@ -20,13 +20,14 @@ import pytest
 from broken_off import watched
 from packing import content, same_bytes
 from rich.console import Console
-from slow_pack import wait_for
 from small_inputs import inputs, patient
+from waiting import wait_for
 
 import fastload
 from fastload import FormatError
-from fastload.pack import executors, progress
+from fastload.pack import executors
 from fastload.pack.executors import Run
+from fastload.pack.progress import ProgressDisplay
 
 
 @pytest.fixture
@@ -104,6 +105,8 @@ def test_it_is_said_that_no_worker_has_taken_a_job(
     begin = threading.Event()
 
     class Late(ThreadPoolExecutor):
+        """Begins when its pack has lost its patience."""
+
         def submit(self, function: Any, /, *arguments: Any, **options: Any) -> Future[Any]:
             def late() -> Any:
                 assert begin.wait(60)
@@ -122,7 +125,7 @@ def test_it_is_said_that_no_worker_has_taken_a_job(
     shown = io.StringIO()
     message = "no worker has taken a job in 0.01 s; waiting for one"
     with Late(1) as executor:
-        with progress.ProgressDisplay(Console(file=shown, width=1000)) as display:
+        with ProgressDisplay(Console(file=shown, width=1000)) as display:
             fastload.pack(tmp_path / "x.npy", tmp_path / "a", executor=executor, progress=display)
         begin.clear()
         with pytest.warns(RuntimeWarning, match=message) as warned:

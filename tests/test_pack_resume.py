@@ -16,7 +16,8 @@ import psutil
 import pytest
 from broken_off import Stop, stopped_at, watched
 from packing import column, encoded, noise, put, refused, same_bytes
-from slow_pack import SHARDS, finish, start, wait_for
+from slow_pack import SHARDS, finish, start, unfinished
+from waiting import wait_for
 
 import fastload
 from fastload import FormatError
@@ -31,6 +32,14 @@ def journal(out: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (out / ".fastload/journal.jsonl").read_text().splitlines()]
 
 
+def lives(process: psutil.Process) -> bool:
+    """Whether it runs; one that nobody has waited for does not."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 # --- Killed -----------------------------------------------------------------------------------
 
 
@@ -42,12 +51,14 @@ def test_killed_at_any_moment_and_resumed(tmp_path: Path, workers: int) -> None:
     shutil.copy2(clean / "slow.py", tmp_path / "slow.py")
     random = np.random.default_rng(workers)
     for round_ in range(4):
+        done = set(out.glob("shard-*"))
         process = start(tmp_path, workers, "--resume")
         wait_for((out / ".fastload/plan.json").exists)
         if round_:  # once at the very start
-            time_out = random.uniform(0, 0.3)
-            with contextlib.suppress(Exception):
-                process.wait(time_out)
+            wait_for(
+                lambda old=done, run=process: set(out.glob("shard-*")) - old or run.poll() == 0
+            )
+            time.sleep(random.uniform(0, 0.08))
         process.kill()
         finish(process)
         if (out / "fastload.json").exists():  # it was faster
@@ -80,27 +91,29 @@ def test_what_an_attempt_of_before_removes_meanwhile_is_gone(
 
 
 def test_workers_end_with_the_process_that_started_them(tmp_path: Path) -> None:
-    process = start(tmp_path, 2)
-    wait_for(lambda: len(psutil.Process(process.pid).children()) == 2)
-    children = psutil.Process(process.pid).children()
-    process.kill()
-    finish(process)
-    wait_for(lambda: not any(child.is_running() for child in children))
+    with unfinished(tmp_path):
+        process = start(tmp_path, 2)
+        wait_for(lambda: len(psutil.Process(process.pid).children()) == 2)
+        children = psutil.Process(process.pid).children()
+        process.kill()
+        finish(process)
+        wait_for(lambda: not any(map(lives, children)))
 
 
 def test_the_job_of_a_worker_that_was_killed_is_done_by_another(tmp_path: Path) -> None:
     out, clean = tmp_path / "out", tmp_path / "clean"
     clean.mkdir()
     assert finish(start(clean, 1))[0] == 0
-    process = start(tmp_path, 2)
-    seen = psutil.Process(process.pid)
-    for shard in (1, 5):
-        wait_for((out / f"shard-{shard:06d}.safetensors").exists)
-        killed, descriptors = set(seen.children()), seen.num_fds()
-        for child in killed:
-            child.kill()
-        wait_for(lambda old=killed: len(set(seen.children()) - old) == 2)
-        wait_for(lambda most=descriptors: seen.num_fds() <= most)  # nothing is kept of them
+    with unfinished(tmp_path):
+        process = start(tmp_path, 2)
+        seen = psutil.Process(process.pid)
+        for shard in (1, 5):
+            wait_for((out / f"shard-{shard:06d}.safetensors").exists)
+            killed, descriptors = set(seen.children()), seen.num_fds()
+            for child in killed:
+                child.kill()
+            wait_for(lambda old=killed: len(set(seen.children()) - old) == 2)
+            wait_for(lambda most=descriptors: seen.num_fds() <= most)  # nothing is kept of them
     code, stderr = finish(process)
     assert code == 0, stderr
     assert same_bytes(out, clean / "out")
@@ -109,13 +122,14 @@ def test_the_job_of_a_worker_that_was_killed_is_done_by_another(tmp_path: Path) 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_ctrl_c_keeps_what_is_finished(tmp_path: Path, workers: int) -> None:
     out = tmp_path / "out"
-    process = start(tmp_path, workers)
-    noted = out / ".fastload/journal.jsonl"
-    wait_for(lambda: noted.exists() and noted.stat().st_size)
-    children = psutil.Process(process.pid).children()
-    for target in [*(child.pid for child in children), process.pid]:  # as a terminal does
-        os.kill(target, signal.SIGINT)
-    code, stderr = finish(process)
+    with unfinished(tmp_path):
+        process = start(tmp_path, workers)
+        noted = out / ".fastload/journal.jsonl"
+        wait_for(lambda: noted.exists() and noted.stat().st_size)
+        children = psutil.Process(process.pid).children()
+        for target in [*(child.pid for child in children), process.pid]:  # as a terminal does
+            os.kill(target, signal.SIGINT)
+        code, stderr = finish(process)
     assert code == 130
     assert "Traceback" not in stderr
     written = len(journal(out))
@@ -124,7 +138,7 @@ def test_ctrl_c_keeps_what_is_finished(tmp_path: Path, workers: int) -> None:
         f"fastload: interrupted; {written} of {SHARDS} shards are written; to continue: fastload "
         f"pack slow:Slow out --shard-size 4096 --workers {workers} --resume\n"
     )
-    assert not any(child.is_running() for child in children)
+    wait_for(lambda: not any(map(lives, children)))
     assert not list(out.glob(".tmp-*"))
     with pytest.raises(FormatError, match=rf"incomplete pack: \d+ of {SHARDS} shards"):
         fastload.open(out)
