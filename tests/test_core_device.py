@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -100,9 +99,11 @@ def test_images_are_delivered_by_a_kernel(rig: Rig) -> None:
 def test_ctrl_c_ends_a_wait(rig: Rig, gpu: FakeGpu) -> None:
     gpu.library.fake_cuda_hold_all(1)
     ticket = rig.submit()
-    threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    timer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):
+        timer.start()
         rig.transfer.wait(ticket)
+    timer.join()
     assert not rig.transfer.done(ticket)
     gpu.library.fake_cuda_hold_all(0)
     rig.transfer.wait(ticket)
@@ -163,22 +164,23 @@ import test_core_device
 rig = test_core_device.Rig(sys.argv[1])
 library.fake_cuda_hold_all(1)
 ticket = rig.submit()
+begun = threading.Event()
 def wait():
+    begun.set()
     try:
         rig.transfer.wait(ticket)
     except test_core_device.StoppedError:
         print("stopped", flush=True)
 threading.Thread(target=wait, daemon=True).start()
+begun.wait()
 time.sleep(0.1)
 """
 
 
 def test_leaving_python_while_a_daemon_thread_waits(run_python: Callable[..., Any]) -> None:
     library = built("fake_cuda") / "libfake_cuda.so"
-    start = time.monotonic()
-    done = run_python(EXIT, str(library), str(ROOT / "tests"), timeout=60)
+    done = run_python(EXIT, str(library), str(ROOT / "tests"))
     assert done.stdout == "stopped\n"
-    assert time.monotonic() - start < 50
 
 
 def test_errors_that_stick(run_python: Callable[..., Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import gc
+import math
 import os
 import resource
 import subprocess
@@ -17,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from core_tables import Owner, file_table, int64, memory_table
+from waiting import assert_takes_less
 
 import fastload
 from fastload import _core
@@ -272,7 +274,7 @@ def test_faulthandler_may_be_switched_in_any_order(run_python: Run, steps: str) 
 def test_a_real_sigbus_still_kills_and_faulthandler_still_tells(tmp_path: Path, steps: str) -> None:
     code = FAULTHANDLER + REAL_SIGBUS
     args = [sys.executable, "-c", code, os.path.dirname(__file__), steps]
-    done = subprocess.run(args, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(args, cwd=tmp_path, capture_output=True, text=True, timeout=240)
     assert done.returncode == -7, done.stderr
     on = steps.rfind("enable") > steps.rfind("disable")
     if on:
@@ -374,9 +376,13 @@ def test_a_forked_child_is_told_to_open_the_dataset_again() -> None:
 def test_measure_gather_measures_and_checks_its_arguments(tmp_path: Path) -> None:
     table = memory_table(np.zeros((64, 3072), np.uint8))
     indices = np.arange(64)
-    start = time.monotonic()
-    assert _core.measure_gather(table, indices, 16, 2, 0.05) > 1e8
-    assert time.monotonic() - start < 2
+
+    def measures() -> float:
+        start = time.monotonic()
+        speed = _core.measure_gather(table, indices, 16, 2, 0.05)
+        return time.monotonic() - start if speed > 1e8 else math.inf
+
+    assert_takes_less(2, measures)
     for batch, threads in [(0, 1), (65, 1), (16, 0)]:
         with pytest.raises(ValueError):
             _core.measure_gather(table, indices, batch, threads, 0.01)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import assert_takes_less
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -38,7 +39,7 @@ def test_fork_in_mid_epoch(run_python: Run, options: str) -> None:
     quiet(
         run_python,
         f"""
-        signal.alarm(30)
+        signal.alarm(120)
         loader = make({options})
         whole = sorted(sum(values(loader), []))
         batches = iter(loader)
@@ -91,7 +92,7 @@ def test_a_child_forked_while_a_thread_draws_gets_an_error(run_python: Run) -> N
             draws.wait()
             pid = os.fork()
             if pid == 0:
-                signal.alarm(10)
+                signal.alarm(120)
                 try:
                     next(batches)
                 except fastload.StoppedError as error:
@@ -109,7 +110,7 @@ def test_a_persistent_iterator_starts_anew_in_a_child(run_python: Run) -> None:
     quiet(
         run_python,
         """
-        signal.alarm(30)
+        signal.alarm(120)
         loader = make(num_workers=2, persistent_workers=True)
         next(iter(loader))
         pid = os.fork()
@@ -141,13 +142,13 @@ def test_loaders_in_other_processes(tmp_path: Path, method: str) -> None:
                 context = mp.get_context(sys.argv[1])
                 process = context.Process(target=child, args=(loader, want), daemon=True)
                 process.start()
-                process.join(60)
+                process.join(200)
                 assert process.exitcode == 0, process.exitcode
             """
         )
     )
     done = subprocess.run(
-        [sys.executable, script, method], cwd=tmp_path, capture_output=True, text=True, timeout=120
+        [sys.executable, script, method], cwd=tmp_path, capture_output=True, text=True, timeout=240
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
@@ -165,13 +166,13 @@ def test_loaders_in_other_processes(tmp_path: Path, method: str) -> None:
     ],
 )
 def test_exit_with_a_live_iterator(run_python: Run, code: str) -> None:
-    quiet(run_python, code, timeout=30)
+    quiet(run_python, code)
 
 
 def test_exit_with_an_iterator_in_the_frame_of_an_exception(tmp_path: Path) -> None:
     code = BEGIN + "batches = iter(make())\nnext(batches)\nfor batch in batches:\n    1 / 0\n"
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=30
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=240
     )
     assert done.returncode == 1
     assert done.stderr.strip().endswith("ZeroDivisionError: division by zero")
@@ -188,12 +189,11 @@ def test_exit_while_daemon_threads_take_batches(run_python: Run) -> None:
                     for batch in make(num_workers=2):
                         pass
             except (fastload.StoppedError, RuntimeError):  # the interpreter is going
-                time.sleep(60)
+                time.sleep(600)
         for _ in range(4):
             threading.Thread(target=forever, daemon=True).start()
         time.sleep(0.3)
         """,
-        timeout=30,
     )
 
 
@@ -215,11 +215,10 @@ def wait():
     try:
         engine.next()
     except fastload.StoppedError:
-        time.sleep(60)
+        time.sleep(600)
 threading.Thread(target=wait, daemon=True).start()
 time.sleep(0.2)
 """,
-        timeout=30,
     )
 
 
@@ -229,8 +228,8 @@ def test_ctrl_c_while_waiting(tmp_path: Path) -> None:
         + WAITING
         + textwrap.dedent(
             """
-            print("waiting", flush=True)
             try:
+                print("waiting", flush=True)
                 engine.next()
             except KeyboardInterrupt:
                 order.push(np.array([3]))
@@ -239,46 +238,57 @@ def test_ctrl_c_while_waiting(tmp_path: Path) -> None:
             """
         )
     )
-    process = subprocess.Popen(
-        [sys.executable, "-c", code], cwd=tmp_path, stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout
-    assert process.stdout.readline() == "waiting\n"
-    time.sleep(0.2)
-    start = time.monotonic()
-    process.send_signal(signal.SIGINT)
-    assert process.stdout.readline() == "interrupted\n"
-    assert time.monotonic() - start < 1
-    assert process.wait(10) == 0
-    process.stdout.close()
+
+    def interrupted() -> float:
+        process = subprocess.Popen(
+            [sys.executable, "-c", code], cwd=tmp_path, stdout=subprocess.PIPE, text=True
+        )
+        assert process.stdout
+        assert process.stdout.readline() == "waiting\n"
+        time.sleep(0.2)
+        start = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        assert process.stdout.readline() == "interrupted\n"
+        took = time.monotonic() - start
+        assert process.communicate(timeout=60) == ("", None)
+        assert process.returncode == 0
+        return took
+
+    assert_takes_less(1, interrupted, tries=5)
 
 
 def test_ctrl_c_in_a_training_loop(tmp_path: Path) -> None:
     code = BEGIN + textwrap.dedent(
         """
-        print("running", flush=True)
+        loader = FastLoader(ArrayDataset(np.arange(1 << 20)), 1, num_workers=2, shuffle=True)
         while True:
-            for batch in make(num_workers=2, shuffle=True):
-                pass
+            for number, batch in enumerate(loader):
+                if number == 1000:
+                    print("running", flush=True)
         """
     )
-    process = subprocess.Popen(
-        [sys.executable, "-c", code],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout
-    assert process.stdout.readline() == "running\n"
-    time.sleep(0.3)
-    start = time.monotonic()
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=10)
-    assert time.monotonic() - start < 2
-    assert errors.count("Traceback") == 1
-    assert errors.strip().endswith("KeyboardInterrupt")
-    assert process.returncode in (-signal.SIGINT, 1, 130)
+
+    def interrupted() -> float:
+        process = subprocess.Popen(
+            [sys.executable, "-c", code],
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout
+        assert process.stdout.readline() == "running\n"
+        time.sleep(0.1)
+        start = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+        took = time.monotonic() - start
+        assert errors.count("Traceback") == 1
+        assert errors.strip().endswith("KeyboardInterrupt")
+        assert process.returncode in (-signal.SIGINT, 1, 130)
+        return took
+
+    assert_takes_less(5, interrupted, tries=5)
 
 
 def test_torch_stays_unimported_until_it_is_needed(run_python: Run) -> None:
@@ -295,8 +305,8 @@ TWO_RANKS = """
 import torch.distributed as dist
 from torch.utils.data import DistributedSampler
 loader = FastLoader("x.npy", 10, shuffle=True, seed=0)  # before the group exists
-dist.init_process_group("gloo")
-rank = dist.get_rank()
+rank = int(os.environ["RANK"])
+dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=rank, world_size=2)
 epochs = [sum(values(loader), []) for _ in range(2)]
 batches = iter(loader)
 mid = [next(batches).tolist() for _ in range(3)]
@@ -318,13 +328,12 @@ dist.destroy_process_group()
 def test_two_ranks_share_the_data(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(BEGIN + TWO_RANKS)
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1"}
-    environment |= {"MASTER_PORT": str(20_000 + os.getpid() % 20_000), "WORLD_SIZE": "2"}
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "WORLD_SIZE": "2"}
     (tmp_path / "0").mkdir()
     (tmp_path / "1").mkdir()
     processes = [
         subprocess.Popen(
-            [sys.executable, script],
+            [sys.executable, script, tmp_path / "meeting"],
             cwd=tmp_path / str(rank),
             env=environment | {"RANK": str(rank), "LOCAL_WORLD_SIZE": "2"},
             stderr=subprocess.PIPE,
@@ -333,5 +342,5 @@ def test_two_ranks_share_the_data(tmp_path: Path) -> None:
         for rank in range(2)
     ]
     for process in processes:
-        _, errors = process.communicate(timeout=120)
+        _, errors = process.communicate(timeout=240)
         assert process.returncode == 0, errors

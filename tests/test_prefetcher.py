@@ -55,7 +55,7 @@ def test_a_forked_child_does_not_wait_for_a_thread_that_it_has_not() -> None:
     if child == 0:
         code = 1
         try:
-            signal.alarm(10)
+            signal.alarm(120)
             prefetcher.next(load, lambda: None)
         except StoppedError:
             code = 0

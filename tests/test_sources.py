@@ -166,7 +166,7 @@ def test_a_child_that_is_forked_while_a_thread_makes_it() -> None:
     assert begun.wait(60)
     child = multiprocessing.get_context("fork").Process(target=give, args=("quick",))
     child.start()
-    child.join(20)
+    child.join(120)
     code = child.exitcode
     child.kill()
     go_on.set()
