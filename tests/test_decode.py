@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image, ImageOps
+from waiting import wait_for
 
 from fastload import DecodeImage, StoppedError
 from fastload.decode import Decoded, DecodeStage, ImageField, decode_image
@@ -106,11 +107,15 @@ def test_orientation_is_followed_if_asked() -> None:
 
 
 class Batches:
-    """A source of batches of numbered images; counts what was asked of it."""
+    """A source of batches of numbered images; counts what was asked of it.
 
-    def __init__(self, batches: Sequence[Any], delay_s: float = 0) -> None:
+    Waits before the first one until it `may_go`, or is stopped, if it `waits`.
+    """
+
+    def __init__(self, batches: Sequence[Any], *, waits: bool = False) -> None:
         self.batches = list(batches)
-        self.delay_s = delay_s
+        self.waits = waits
+        self.may_go = threading.Event()
         self.taken = 0
         self.inside = 0
         self.stopped = threading.Event()
@@ -119,8 +124,10 @@ class Batches:
         self.inside += 1
         assert self.inside == 1, "two threads took a batch at once"
         try:
-            if self.delay_s and self.stopped.wait(self.delay_s):
-                raise StoppedError("stopped")
+            if self.waits:
+                self.may_go.wait()
+                if self.stopped.is_set():
+                    raise StoppedError("stopped")
             if self.taken == len(self.batches):
                 return None
             self.taken += 1
@@ -136,6 +143,7 @@ class Batches:
 
     def stop(self) -> None:
         self.stopped.set()
+        self.may_go.set()
 
 
 def flat(grey: int, width: int = 3) -> bytes:
@@ -217,9 +225,7 @@ def test_it_runs_ahead_and_no_further() -> None:
     source = Batches([batch_of(flat(k)) for k in range(20)])
     stage = staged(source, 2, depth=3)
     for k in range(20):
-        deadline = time.monotonic() + 5
-        while source.taken < min(20, k + 3) and time.monotonic() < deadline:
-            time.sleep(0.001)
+        wait_for(lambda k=k: source.taken >= min(20, k + 3))
         time.sleep(0.002)
         assert source.taken == min(20, k + 3)
         assert greys(stage.next()) == [k]
@@ -227,18 +233,20 @@ def test_it_runs_ahead_and_no_further() -> None:
 
 
 def test_a_consumer_waits_no_longer_than_it_said() -> None:
-    stage = staged(Batches([batch_of(flat(1))], delay_s=0.3), 1)
+    source = Batches([batch_of(flat(1))], waits=True)
+    stage = staged(source, 1)
     with pytest.raises(TimeoutError) as caught:
         stage.next(0.02)
     assert caught.value.errno is None
     assert str(caught.value) == stage.describe_due() == "reading"
-    assert greys(stage.next(30)) == [1]
+    source.may_go.set()
+    assert greys(stage.next(60)) == [1]
     stage.stop()
 
 
 def test_stopping_ends_every_wait(live_threads: Callable[[], set[str]]) -> None:
     before = live_threads()
-    stage = staged(Batches([batch_of(flat(1))], delay_s=60), 2)
+    stage = staged(Batches([batch_of(flat(1))], waits=True), 2)
     seen: list[Any] = []
 
     def wait() -> None:
@@ -251,7 +259,7 @@ def test_stopping_ends_every_wait(live_threads: Callable[[], set[str]]) -> None:
     waiting.start()
     time.sleep(0.02)
     stage.stop()
-    waiting.join(5)
+    waiting.join(60)
     assert len(seen) == 1
     assert live_threads() == before
     stage.stop()
@@ -268,10 +276,7 @@ def test_the_threads_hold_no_batch_that_was_taken() -> None:
     assert stage.next() is not None
     del arrays
     gc.collect()
-    deadline = time.monotonic() + 5
-    while watched() is not None and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert watched() is None
+    wait_for(lambda: watched() is None)
     stage.stop()
 
 
