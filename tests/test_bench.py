@@ -6,7 +6,6 @@ import argparse
 import json
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -231,30 +230,38 @@ def test_measure_pads_ragged_fields() -> None:
 
 
 class Paced:
-    """A loader that needs so many seconds a batch, three batches an epoch."""
+    """A loader that needs so many seconds a batch, three batches an epoch; and its clock."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
+        self.now = 0.0
 
     def __iter__(self) -> Iterator[int]:
         for batch in range(3):
-            time.sleep(self.seconds)
+            self.sleep(self.seconds)
             yield batch
 
+    def perf_counter(self) -> float:
+        return self.now
 
-def test_drive_measures_over_epochs() -> None:
-    speed = timing.drive(lambda: Paced(0.004), 10, 0.2)
-    assert 1_000 < speed.samples_per_s < 2_501
-    assert speed.batch_us >= 4_000
-    assert speed.first_batch_ms >= 4
-    assert speed.next_us >= 4_000
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
 
 
-def test_drive_once_ends_with_the_epoch_or_the_time() -> None:
-    assert timing.drive_once(Paced(0.002), 10, 100.0) <= 5_000
-    start = time.perf_counter()
-    timing.drive_once(Paced(0.05), 10, 0.01)
-    assert time.perf_counter() - start < 0.1
+def test_drive_measures_over_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
+    paced = Paced(0.004)
+    monkeypatch.setattr(timing, "time", paced)
+    speed = timing.drive(lambda: paced, 10, 0.2)
+    figures = (speed.samples_per_s, speed.batch_us, speed.first_batch_ms, speed.next_us)
+    assert figures == pytest.approx((2_500, 4_000, 4, 4_000))
+
+
+def test_drive_once_ends_with_the_epoch_or_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    for seconds, limit, want in ((0.002, 100.0, 0.006), (0.05, 0.01, 0.05), (0.05, 0.06, 0.1)):
+        paced = Paced(seconds)
+        monkeypatch.setattr(timing, "time", paced)
+        assert timing.drive_once(paced, 10, limit) == pytest.approx(10 / seconds)
+        assert paced.now == pytest.approx(want)
 
 
 def test_contenders_take_turns() -> None:
