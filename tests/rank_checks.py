@@ -310,14 +310,14 @@ def ends(world: int, rank: int, folder: Path) -> Iterator[str]:
     began = time.monotonic()
     try:
         with fastload.distributed(
-            rank, world, init_method=f"file://{folder}/third", device="cpu", timeout=20
+            rank, world, init_method=f"file://{folder}/third", device="cpu", timeout=120
         ):
             if rank:
                 os._exit(9)
             dist.all_reduce(torch.zeros(1))
     except RuntimeError:
         assert not dist.is_initialized()
-        assert time.monotonic() - began < 40
+        assert time.monotonic() - began < 100
         yield ""
         return
     yield "the survivor went on"
@@ -328,7 +328,7 @@ def main(rank: int, world: int, folder: Path) -> None:
     torch.set_num_threads(1)
     found = {}
     with fastload.distributed(
-        rank, world, init_method=f"file://{folder}/first", device="cpu", timeout=60
+        rank, world, init_method=f"file://{folder}/first", device="cpu", timeout=240
     ):
         for check in CHECKS:
             try:

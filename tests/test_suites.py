@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import suites
 from suites import Case, judge
+from waiting import wait_for
 
 SUITE = """
 import os, pathlib, subprocess, sys, unittest
@@ -78,7 +79,14 @@ def test_a_suite_is_run_to_its_end(tmp_path: Path, capfd: pytest.CaptureFixture[
     assert (cases["torch"]["native"], cases["torch"]["torch"]) == (0, 2)
     assert "1 != 0" in cases["fails"]["detail"]
     left = Path("/proc", (tmp_path / "left").read_text(), "stat")
-    assert not left.exists() or left.read_text().rpartition(")")[2].split()[0] == "Z"
+
+    def has_ended() -> bool:
+        try:
+            return left.read_text().rpartition(")")[2].split()[0] == "Z"
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+
+    wait_for(has_ended)
     assert "natively     1 cases; iterators: 1 native, 2 of torch's" in capfd.readouterr().out
 
 

@@ -20,6 +20,7 @@ from steps import FEATURES, adam, dataset, mse
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import CosineAnnealingLR
+from waiting import wait_for
 
 import fastload
 from fastload import FastLoader, TrainStep
@@ -52,6 +53,7 @@ def train(process: Any, log: Path, checkpoint: Path, die_after: int = 0, pause: 
                 with log.open("a") as file:
                     file.write(json.dumps([step.steps, (loss.item() / 2).hex()]) + "\n")
             if process.rank == 1 and step.steps == die_after:
+                wait_for(lambda: log.read_text().count("\n") == die_after)
                 os.kill(os.getpid(), signal.SIGKILL)
             if step.steps % SAVE_EVERY == 0:
                 step.save(checkpoint, loader)
@@ -66,7 +68,7 @@ def main() -> None:
     folder: Path = arguments.folder
     torch.set_num_threads(1)
     is_first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
-    with fastload.distributed(device="cpu", timeout=60) as process:
+    with fastload.distributed(device="cpu", timeout=240) as process:
         (folder / f"pid{process.rank}").write_text(str(os.getpid()))
         die_after = arguments.die_after if is_first else 0
         train(process, folder / "broken.jsonl", folder / "broken.pt", die_after, arguments.pause)
