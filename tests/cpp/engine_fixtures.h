@@ -24,8 +24,13 @@ using fastload::SlotPool;
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-// How late something that is promised within 0.2 s may be seen on a busy machine.
-inline constexpr milliseconds kPatience{check::kSanitized ? 2000 : 200};
+// What is promised within 0.2 s, measured by `attempt`, is so in one of several attempts: other
+// processes hit some of them, what is slow by itself is slow in all.
+template <class Attempt>
+void check_soon(Attempt&& attempt) {
+  constexpr milliseconds kSoon{check::kSanitized ? 2000 : 200};
+  for (int left = 20; attempt() >= kSoon; --left) CHECK(left > 1);
+}
 
 inline std::shared_ptr<SlotPool> new_pool() {
   return std::make_shared<SlotPool>(std::make_shared<fastload::HostMemory>());

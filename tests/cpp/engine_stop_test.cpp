@@ -35,7 +35,7 @@ template <class Body>
 void check_child(Body&& body) {
   const pid_t child = fork();
   if (child == 0) {
-    alarm(20);
+    alarm(120);
     body();
     _exit(0);
   }
@@ -54,29 +54,32 @@ int main() {
     const TestTable data(folder, {50}, kColumns);
     for (int workers : {0, 2}) {
       for (int consumers : {1, 3}) {
-        const auto order = std::make_shared<PushedOrder>();
-        Engine engine(data.table, new_pool(), order, {workers, 2});
-        std::atomic<int> stopped{0};
-        std::vector<std::thread> team;
-        for (int i = 0; i < consumers; ++i) {
-          team.emplace_back([&] {
-            std::unique_ptr<BatchTask> task;
-            try {
-              engine.next(Clock::now() + std::chrono::seconds(60), task);
-            } catch (const StoppedError&) {
-              ++stopped;
-            }
-          });
-        }
-        std::this_thread::sleep_for(milliseconds(10));
-        const auto start = Clock::now();
-        engine.stop();
-        for (std::thread& thread : team) thread.join();
-        CHECK(Clock::now() - start < kPatience);
-        CHECK_EQUAL(stopped.load(), consumers);
-        engine.stop();
-        CHECK_THROWS(StoppedError, next_batch(engine));
-        order->push({1});
+        check_soon([&] {
+          const auto order = std::make_shared<PushedOrder>();
+          Engine engine(data.table, new_pool(), order, {workers, 2});
+          std::atomic<int> stopped{0};
+          std::vector<std::thread> team;
+          for (int i = 0; i < consumers; ++i) {
+            team.emplace_back([&] {
+              std::unique_ptr<BatchTask> task;
+              try {
+                engine.next(Clock::now() + std::chrono::seconds(60), task);
+              } catch (const StoppedError&) {
+                ++stopped;
+              }
+            });
+          }
+          std::this_thread::sleep_for(milliseconds(10));
+          const auto start = Clock::now();
+          engine.stop();
+          for (std::thread& thread : team) thread.join();
+          const auto took = Clock::now() - start;
+          CHECK_EQUAL(stopped.load(), consumers);
+          engine.stop();
+          CHECK_THROWS(StoppedError, next_batch(engine));
+          order->push({1});
+          return took;
+        });
       }
     }
   });
@@ -137,13 +140,15 @@ int main() {
                    const Folder folder;
                    const TestTable data(folder, {50}, kColumns);
                    for (int round = 0; round < 3; ++round) {
-                     const auto order = std::make_shared<Slow>();
-                     Engine engine(data.table, new_pool(), order, {2, 4});
-                     while (!order->started.load()) std::this_thread::yield();
-                     const auto start = Clock::now();
-                     if (round == 0) engine.stop();
-                     if (round == 1) engine.request_stop();
-                     CHECK(Clock::now() - start < kPatience);
+                     check_soon([&] {
+                       const auto order = std::make_shared<Slow>();
+                       Engine engine(data.table, new_pool(), order, {2, 4});
+                       while (!order->started.load()) std::this_thread::yield();
+                       const auto start = Clock::now();
+                       if (round == 0) engine.stop();
+                       if (round == 1) engine.request_stop();
+                       return Clock::now() - start;
+                     });
                    }
                  });
 
@@ -198,22 +203,22 @@ int main() {
     const TestTable data(folder, {50}, kColumns);
     Engine engine(data.table, new_pool(), std::make_shared<PushedOrder>(), {2, 2});
     const std::filesystem::path tasks = "/proc/self/task";
-    std::this_thread::sleep_for(milliseconds(50));  // a thread that starts blocks everything
-    int workers = 0;
-    for (const auto& entry : std::filesystem::directory_iterator(tasks)) {
-      std::ifstream status(entry.path() / "status");
-      std::string name;
-      for (std::string line; std::getline(status, line);) {
-        if (line.starts_with("Name:")) name = line;
-        if (!line.starts_with("SigBlk:") || name.find("fastload") == std::string::npos) continue;
-        if (entry.path().filename() == std::to_string(getpid())) continue;
-        const auto blocked = std::stoull(line.substr(7), nullptr, 16);
-        const auto blocks = [&](int number) { return (blocked >> (number - 1) & 1) != 0; };
-        CHECK(blocks(SIGINT) && blocks(SIGTERM) && blocks(SIGALRM) && blocks(SIGCHLD));
-        CHECK(!blocks(SIGBUS) && !blocks(SIGSEGV));
-        ++workers;
+    // A thread that starts blocks everything, and has no name yet.
+    for (int workers = 0; workers != 2; std::this_thread::sleep_for(milliseconds(1))) {
+      workers = 0;
+      for (const auto& entry : std::filesystem::directory_iterator(tasks)) {
+        std::ifstream status(entry.path() / "status");
+        std::string name;
+        for (std::string line; std::getline(status, line);) {
+          if (line.starts_with("Name:")) name = line;
+          if (!line.starts_with("SigBlk:") || name.find("fastload") == std::string::npos) continue;
+          if (entry.path().filename() == std::to_string(getpid())) continue;
+          const auto blocked = std::stoull(line.substr(7), nullptr, 16);
+          const auto blocks = [&](int number) { return (blocked >> (number - 1) & 1) != 0; };
+          CHECK(blocks(SIGINT) && blocks(SIGTERM) && blocks(SIGALRM) && blocks(SIGCHLD));
+          workers += !blocks(SIGBUS) && !blocks(SIGSEGV) ? 1 : 0;
+        }
       }
     }
-    CHECK_EQUAL(workers, 2);
   });
 }

@@ -73,7 +73,7 @@ int main() {
               if (kept.size() % 30 != 0 || workers == 0) continue;
               const std::int64_t begun =
                   std::min<std::int64_t>(150, order->delivered.load() + depth);
-              const auto patience = Clock::now() + 10 * kPatience;
+              const auto patience = Clock::now() + std::chrono::seconds(60);
               // Idle workers are woken only when there is half a depth of room.
               while (order->taken.load() < begun - depth / 2 && Clock::now() < patience) {
                 std::this_thread::sleep_for(milliseconds(1));
@@ -119,21 +119,23 @@ int main() {
     const Folder folder;
     const TestTable data(folder, {50}, kColumns);
     for (int workers : {0, 2}) {
-      const auto order = std::make_shared<PushedOrder>();
-      Engine engine(data.table, new_pool(), order, {workers, 4});
       for (bool end : {false, true}) {
-        Clock::time_point changed;
-        std::thread pusher([&] {
-          std::this_thread::sleep_for(milliseconds(30));
-          changed = Clock::now();
-          end ? order->finish() : order->push({1, 2, 3});
+        check_soon([&] {
+          Clock::time_point changed;
+          const auto order = std::make_shared<PushedOrder>();
+          Engine engine(data.table, new_pool(), order, {workers, 4});
+          std::thread pusher([&] {
+            std::this_thread::sleep_for(milliseconds(30));
+            changed = Clock::now();
+            end ? order->finish() : order->push({1, 2, 3});
+          });
+          std::unique_ptr<BatchTask> task;
+          const auto result = engine.next(Clock::now() + std::chrono::seconds(60), task);
+          const auto heard = Clock::now();
+          pusher.join();
+          CHECK(result == (end ? Engine::Result::end : Engine::Result::batch));
+          return heard - changed;
         });
-        std::unique_ptr<BatchTask> task;
-        const auto result = engine.next(Clock::now() + std::chrono::seconds(30), task);
-        const auto heard = Clock::now();
-        pusher.join();
-        CHECK(result == (end ? Engine::Result::end : Engine::Result::batch));
-        CHECK(heard - changed < kPatience);
       }
     }
   });
@@ -274,13 +276,15 @@ int main() {
     Engine engine(data.table, new_pool(), order, {1, 2});
     std::thread first([&] {
       std::unique_ptr<BatchTask> task;
-      engine.next(Clock::now() + std::chrono::seconds(3), task);
+      engine.next(Clock::now() + std::chrono::seconds(60), task);
     });
     std::this_thread::sleep_for(milliseconds(20));
-    const auto start = Clock::now();
-    std::unique_ptr<BatchTask> task;
-    CHECK(engine.next(start + milliseconds(20), task) == Engine::Result::pending);
-    CHECK(Clock::now() - start < kPatience);
+    check_soon([&] {
+      const auto start = Clock::now();
+      std::unique_ptr<BatchTask> task;
+      CHECK(engine.next(start + milliseconds(20), task) == Engine::Result::pending);
+      return Clock::now() - start;
+    });
     order->finish();
     first.join();
   });

@@ -54,7 +54,7 @@ template <class Body>
 int ending_of(Body&& body) {
   const pid_t child = fork();
   if (child == 0) {
-    alarm(20);  // a loop is a failure, not a hang
+    alarm(120);  // a loop is a failure, not a hang
     signal(SIGBUS, SIG_DFL);
     body();
     _exit(0);
