@@ -19,6 +19,7 @@ import pytest
 import torch
 from cpp_build import built
 from fake_gpu import FakeGpu
+from warm_python import WarmPython
 
 ROOT = Path(__file__).parents[1]
 PF_EXITING = 4  # in the flags of Linux's tasks
@@ -120,6 +121,30 @@ def run_python(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]
             timeout=timeout,
         )
         assert done.returncode == 0, done.stderr
+        return done
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def _warm() -> Iterator[WarmPython]:
+    warm = WarmPython()
+    yield warm
+    warm.close()
+
+
+@pytest.fixture
+def run_torch(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, _warm: WarmPython
+) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """As `run_python`, where torch and numpy are imported already; it must exit with `code`."""
+
+    def run(
+        text: str, *args: str, timeout: float = 240, code: int = 0
+    ) -> subprocess.CompletedProcess[str]:
+        output = tmp_path_factory.mktemp("said")
+        done = _warm.run(text, *args, folder=tmp_path, output=output, timeout=timeout)
+        assert done.returncode == code, done.stderr
         return done
 
     return run

@@ -177,13 +177,13 @@ time.sleep(0.1)
 """
 
 
-def test_leaving_python_while_a_daemon_thread_waits(run_python: Callable[..., Any]) -> None:
+def test_leaving_python_while_a_daemon_thread_waits(run_torch: Callable[..., Any]) -> None:
     library = built("fake_cuda") / "libfake_cuda.so"
-    done = run_python(EXIT, str(library), str(ROOT / "tests"))
+    done = run_torch(EXIT, str(library), str(ROOT / "tests"))
     assert done.stdout == "stopped\n"
 
 
-def test_errors_that_stick(run_python: Callable[..., Any]) -> None:
+def test_errors_that_stick(run_torch: Callable[..., Any]) -> None:
     code = """
 import ctypes, sys
 sys.path.insert(0, sys.argv[2])
@@ -201,4 +201,4 @@ for use in rig.submit, rig.submit, lambda: rig.transfer.hand_over(ticket, 0):
     else:
         raise AssertionError("no error")
 """
-    run_python(code, str(built("fake_cuda") / "libfake_cuda.so"), str(ROOT / "tests"))
+    run_torch(code, str(built("fake_cuda") / "libfake_cuda.so"), str(ROOT / "tests"))

@@ -146,8 +146,8 @@ def test_any_thread_may_ask_while_others_load() -> None:
     assert max(counts) <= 4000
 
 
-def test_a_forked_child_begins_at_zero(run_python: Callable[..., Any]) -> None:
-    run_python(
+def test_a_forked_child_begins_at_zero(run_torch: Callable[..., Any]) -> None:
+    run_torch(
         "import os, numpy as np, fastload\n"
         "loader = fastload.FastLoader(fastload.ArrayDataset(np.arange(40)), 2, num_workers=2)\n"
         "batches = iter(loader)\n"

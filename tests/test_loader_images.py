@@ -218,8 +218,8 @@ next(batches)
 
 
 @pytest.mark.parametrize("end", ["", "raise SystemExit(0)", "import os; os._exit(0)"])
-def test_a_live_iterator_does_not_hold_the_exit(run_python: Callable[..., Any], end: str) -> None:
-    done = run_python(LIVE.format(tests=os.path.dirname(__file__)) + end)
+def test_a_live_iterator_does_not_hold_the_exit(run_torch: Callable[..., Any], end: str) -> None:
+    done = run_torch(LIVE.format(tests=os.path.dirname(__file__)) + end)
     assert done.stderr == ""
 
 

@@ -29,15 +29,15 @@ def make(batch_size=10, **options): return FastLoader("x.npy", batch_size, **opt
 """
 
 
-def quiet(run_python: Run, code: str, **options: Any) -> None:
-    done = run_python(BEGIN + textwrap.dedent(code), **options)
+def quiet(run_torch: Run, code: str, **options: Any) -> None:
+    done = run_torch(BEGIN + textwrap.dedent(code), **options)
     assert (done.stdout, done.stderr) == ("", "")
 
 
 @pytest.mark.parametrize("options", ["", "num_workers=2", "num_workers=0", "seed=1, shuffle=True"])
-def test_fork_in_mid_epoch(run_python: Run, options: str) -> None:
+def test_fork_in_mid_epoch(run_torch: Run, options: str) -> None:
     quiet(
-        run_python,
+        run_torch,
         f"""
         signal.alarm(120)
         loader = make({options})
@@ -72,9 +72,9 @@ def test_fork_in_mid_epoch(run_python: Run, options: str) -> None:
     )
 
 
-def test_a_child_forked_while_a_thread_draws_gets_an_error(run_python: Run) -> None:
+def test_a_child_forked_while_a_thread_draws_gets_an_error(run_torch: Run) -> None:
     quiet(
-        run_python,
+        run_torch,
         """
         class Slow:
             def __iter__(self):
@@ -106,9 +106,9 @@ def test_a_child_forked_while_a_thread_draws_gets_an_error(run_python: Run) -> N
     )
 
 
-def test_a_persistent_iterator_starts_anew_in_a_child(run_python: Run) -> None:
+def test_a_persistent_iterator_starts_anew_in_a_child(run_torch: Run) -> None:
     quiet(
-        run_python,
+        run_torch,
         """
         signal.alarm(120)
         loader = make(num_workers=2, persistent_workers=True)
@@ -165,23 +165,20 @@ def test_loaders_in_other_processes(tmp_path: Path, method: str) -> None:
         "import atexit; batches = iter(make()); atexit.register(lambda: next(batches))",
     ],
 )
-def test_exit_with_a_live_iterator(run_python: Run, code: str) -> None:
-    quiet(run_python, code)
+def test_exit_with_a_live_iterator(run_torch: Run, code: str) -> None:
+    quiet(run_torch, code)
 
 
-def test_exit_with_an_iterator_in_the_frame_of_an_exception(tmp_path: Path) -> None:
+def test_exit_with_an_iterator_in_the_frame_of_an_exception(run_torch: Run) -> None:
     code = BEGIN + "batches = iter(make())\nnext(batches)\nfor batch in batches:\n    1 / 0\n"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=240
-    )
-    assert done.returncode == 1
+    done = run_torch(code, code=1)
     assert done.stderr.strip().endswith("ZeroDivisionError: division by zero")
     assert done.stderr.count("Traceback") == 1
 
 
-def test_exit_while_daemon_threads_take_batches(run_python: Run) -> None:
+def test_exit_while_daemon_threads_take_batches(run_torch: Run) -> None:
     quiet(
-        run_python,
+        run_torch,
         """
         def forever():
             try:
@@ -206,9 +203,9 @@ engine = _core.Engine(data.table, _core.SlotPool(), fields, order, 1, 2)
 """
 
 
-def test_exit_while_a_daemon_thread_waits(run_python: Run) -> None:
+def test_exit_while_a_daemon_thread_waits(run_torch: Run) -> None:
     quiet(
-        run_python,
+        run_torch,
         WAITING
         + """
 def wait():

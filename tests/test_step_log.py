@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from fastload.log_lines import RunLog
 from fastload.runs import Run
 from fastload.step_log import StepLog
 
+RunTorch = Callable[..., subprocess.CompletedProcess[str]]
 ROWS, SIZE = 22, 4
 
 
@@ -194,10 +194,11 @@ assert "wait until they can be written" in str(said[0].message)
 """
 
 
-def test_a_full_disk_ends_no_training_and_costs_no_line(tmp_path: Path) -> None:
+def test_a_full_disk_ends_no_training_and_costs_no_line(
+    tmp_path: Path, run_torch: RunTorch
+) -> None:
     path = tmp_path / "run.jsonl"
-    command = [sys.executable, "-c", FULL_DISK, str(path)]
-    subprocess.run(command, check=True, timeout=240, cwd=tmp_path)
+    run_torch(FULL_DISK, str(path))
     assert [step["step"] for step in Run(str(path)).steps] == list(range(240))
 
 
@@ -223,7 +224,8 @@ def test_a_step_that_fails_leaves_a_line(tmp_path: Path) -> None:
 
 
 SCRIPT = """
-import os, sys, torch, fastload
+import os, sys, torch, fastload, warnings
+warnings.simplefilter("ignore", DeprecationWarning)  # of fork() beside threads
 watched = fastload.watch([torch.zeros(3)] * 9, log="watched.jsonl")
 model = torch.nn.Linear(3, 1)
 step = fastload.TrainStep(model, torch.optim.SGD(model.parameters(), 0.1),
@@ -238,12 +240,9 @@ for number, batch in enumerate(watched):
 """
 
 
-def test_nothing_is_lost_when_a_script_fails(tmp_path: Path) -> None:
+def test_nothing_is_lost_when_a_script_fails(tmp_path: Path, run_torch: RunTorch) -> None:
     """Lines that were not yet written are written at the end, and by the parent alone."""
-    ignored = ["-W", "ignore::DeprecationWarning"]  # of fork() beside threads
-    done = subprocess.run(
-        [sys.executable, *ignored, "-c", SCRIPT], cwd=tmp_path, capture_output=True, text=True
-    )
+    done = run_torch(SCRIPT, code=1)
     assert done.stderr.splitlines()[-1] == "RuntimeError: a bug in the script", done.stderr
     assert [row.get("step") for row in lines(tmp_path / "step.jsonl")] == [None, 0, 1, 2, 3]
     assert [row.get("step") for row in lines(tmp_path / "watched.jsonl")] == [None, 0, 1, 2, 3]

@@ -35,9 +35,7 @@ for options, state in json.loads(sys.argv[1]):
 """
 
 
-def test_a_fresh_process_goes_on_with_the_remaining_batches(
-    run_python: Run, tmp_path: Path
-) -> None:
+def test_a_fresh_process_goes_on_with_the_remaining_batches(run_torch: Run, tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.arange(N))
     given, want = [], []
     for options in ({"seed": 1, "shuffle": True}, {"shuffle": True}, {}):
@@ -49,7 +47,7 @@ def test_a_fresh_process_goes_on_with_the_remaining_batches(
                 next(batches)
             given.append((options, loader.state_dict()))
             want.append(json.dumps(values(batches)))
-    assert run_python(RESUME, json.dumps(given)).stdout.splitlines() == want
+    assert run_torch(RESUME, json.dumps(given)).stdout.splitlines() == want
 
 
 OPTIONS: list[dict[str, Any]] = [
