@@ -28,7 +28,7 @@ from token_files import megatron_index
 from fastload import _core
 
 SHARD = 4 << 20
-SHARDS = 20
+SHARDS = 12
 ROW = 16 << 10
 ROWS = SHARDS * SHARD // ROW
 FEW = 8
