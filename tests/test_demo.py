@@ -20,24 +20,30 @@ def run(*arguments: str | Path) -> int:
     return demo.run(parser.parse_args([*map(str, arguments)]))
 
 
-@pytest.fixture
-def few_digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The first 40 images of each digit, as the demo's source."""
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The first 20 images of each digit."""
     rows = np.loadtxt(demo.digits_file(), delimiter=",", dtype=np.float32)
-    rows = np.concatenate([rows[rows[:, -1] == digit][:40] for digit in range(10)])
-    source = tmp_path / "few.csv.gz"
+    rows = np.concatenate([rows[rows[:, -1] == digit][:20] for digit in range(10)])
+    source = tmp_path_factory.mktemp("digits") / "few.csv.gz"
     np.savetxt(source, rows, fmt="%g", delimiter=",")
-    monkeypatch.setattr(demo, "digits_file", lambda: source)
-    monkeypatch.setenv("COLUMNS", "160")
     return source
 
 
+@pytest.fixture
+def few_digits(digits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are the demo's source."""
+    monkeypatch.setattr(demo, "digits_file", lambda: digits)
+    monkeypatch.setenv("COLUMNS", "160")
+
+
+@pytest.mark.usefixtures("few_digits")
 def test_losses_are_identical_and_data_is_right(
-    few_digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run("--epochs", "2", "--folder", tmp_path / "kept") == 0
     shown = capsys.readouterr().out
-    assert f"All {2 * (400 // 64)} losses are identical" in shown
+    assert f"All {2 * (200 // 64)} losses are identical" in shown
     for expected in (
         "DataLoader, PNG files",
         "FastLoader, packed",
@@ -47,13 +53,14 @@ def test_losses_are_identical_and_data_is_right(
         assert expected in shown
     images = demo.ImageFolder(tmp_path / "kept" / "images")
     packed = PackedDataset(tmp_path / "kept" / "packed")
-    assert len(images) == len(packed) == 400
-    for index in (0, 57, 399):
+    assert len(images) == len(packed) == 200
+    for index in (0, 57, 199):
         np.testing.assert_array_equal(images[index][0].numpy(), packed[index][0])
-        assert images[index][1] == packed[index][1] == index // 40
+        assert images[index][1] == packed[index][1] == index // 20
 
 
-def test_different_losses_fail(few_digits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("few_digits")
+def test_different_losses_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     train = demo.train
 
     def disturbed(loader: Any, epochs: int, device: str) -> demo.Training:
