@@ -174,12 +174,13 @@ def test_python_modules_import_only_lower_layers() -> None:
 @pytest.mark.parametrize(
     "module", ["fastload", "fastload.pack", "fastload.cli", "fastload.formats", "fastload.dataset"]
 )
-def test_import_leaves_torch_alone(
+def test_import_leaves_heavy_packages_and_all_kinds_of_input_alone(
     module: str, run_python: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
     run_python(
         f"import sys, {module}\n"
-        "heavy = {'torch', 'PIL', 'rich', 'matplotlib'} & set(sys.modules)\n"
+        "heavy = {'torch', 'PIL', 'rich', 'matplotlib', 'fastload.pack.sources.kinds'}\n"
+        "heavy &= set(sys.modules)\n"
         "assert not heavy, heavy"
     )
 

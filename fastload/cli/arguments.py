@@ -26,7 +26,7 @@ def add_source(parser: argparse.ArgumentParser) -> None:
 
 def add_reading(parser: argparse.ArgumentParser) -> None:
     """How an input is read. `--from KIND --help` shows the options of that kind alone."""
-    from fastload.pack.sources import KINDS, OPTIONS
+    from fastload.pack.sources.kinds import KINDS, OPTIONS
 
     declared = {
         option.name: _add_option(
@@ -57,7 +57,7 @@ class _KindAction(argparse.Action):
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, value: Any, *_: Any
     ) -> None:
-        from fastload.pack.sources import KINDS
+        from fastload.pack.sources.kinds import KINDS
 
         setattr(namespace, self.dest, value)
         for kind in KINDS:

@@ -7,7 +7,6 @@ from typing import Any
 
 from fastload.formats.shard import check_fields
 from fastload.pack.select import Selection
-from fastload.pack.sources import open_source
 from fastload.pack.sources.base import Source
 from fastload.pack.sources.checks import check_counts
 
@@ -23,6 +22,8 @@ def open_input(
     **options: Any,
 ) -> Source:
     """The selected part of an input; arguments and errors are those of `pack`."""
+    from fastload.pack.sources.kinds import open_source  # all kinds: not before one is opened
+
     check_counts(limit=1 if limit is None else limit)
     opened = open_source(source, kind, options)
     try:
