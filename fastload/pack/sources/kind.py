@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from fastload.formats.files import list_files
+from fastload.formats.files import file_source, list_files
 from fastload.pack.sources.base import Source
 
 _START_BYTES = 512
@@ -106,10 +106,10 @@ def files_of(path: str, *suffixes: str) -> list[str]:
     Raises:
         FileNotFoundError: a folder has none.
         OSError: there is no such path.
+        FormatError: it is a pipe or a device, which cannot be read twice.
     """
     if not os.path.isdir(path):
-        os.stat(path)
-        return [path]
+        return [file_source(path).path]
     found = [file for file in list_files(path) if file.lower().endswith(suffixes)]
     if not found:
         raise FileNotFoundError(f"{path}: no {' or '.join(suffixes)} files in this folder")
