@@ -211,6 +211,7 @@ def test_records_are_named_by_their_place_in_the_text(tmp_path: Path) -> None:
     path = tmp_path / f"a.csv{ending}"
     path.write_bytes(PACK[ending](b"x\n" + b"1\n" * 600 + b"1,2\n"))
     damaged(path, tmp_path / "no", f"{path.name}: line 602, at byte 1202 of its text: ")
+    assert not unpacked._half_read._left  # no file stays open
 
 
 def test_names_that_are_not_kept(tmp_path: Path, ending: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import importlib
+import os
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +60,10 @@ def test_a_folder_and_odd_line_ends(tmp_path: Path) -> None:
     (tmp_path / "in/2.csv").write_bytes(b'\xef\xbb\xbfa,b\r\n1,x\r\n\r\n2,"y\r\n"\r\n')
     (tmp_path / "in/10.csv").write_bytes(b"a,b\n3,z")
     (tmp_path / "in/9.csv").write_bytes(b"a,b\n")
+    (tmp_path / "in/11.csv").write_bytes(b"\r\n" * 400 + b"a,b\n\n4,w\n")
+    (tmp_path / "in/12.csv").write_bytes(b"\n\n")
     fastload.pack(tmp_path / "in", tmp_path / "out")
-    want = [{"a": 1, "b": "x"}, {"a": 2, "b": "y\r\n"}, {"a": 3, "b": "z"}]
+    want = [{"a": 1, "b": "x"}, {"a": 2, "b": "y\r\n"}, {"a": 3, "b": "z"}, {"a": 4, "b": "w"}]
     assert samples_of(tmp_path / "out") == want
 
 
@@ -142,6 +145,8 @@ def test_files_that_are_no_tables(tmp_path: Path) -> None:
     path.write_bytes(b"a" * 200_000)
     damaged(path, out, "a.csv: line 1: field larger than field limit")
     assert "one character" in refused(path, out, delimiter="ab")
+    os.mkfifo(tmp_path / "pipe")
+    damaged(tmp_path / "pipe", out, "pipe: not a regular file", kind="csv")
 
 
 def test_a_stray_quote_does_not_hold_the_rest_of_the_file(

@@ -22,6 +22,7 @@ from fastload.pack.sources.records import OpenFiles
 from fastload.pack.sources.unpacked import (
     blocks,
     byte_of,
+    drop_half_read,
     or_compressed,
     plain_name,
     text_files,
@@ -152,7 +153,10 @@ def open_csv(
                 names, reader = found, CsvReader(found, delimiter, ())
                 continue
             if known is None:
-                known = _types(pyarrow, reader, _head(unit), dict(dtypes or {}))
+                try:
+                    known = _types(pyarrow, reader, _head(unit), dict(dtypes or {}))
+                finally:
+                    drop_half_read((file,))  # an error would leave it open
             table = reader.parse(content, known, unit)
             _check_integers(pyarrow, table, reader, content, unit, dtypes or {})
             rows = table.num_rows
@@ -244,7 +248,7 @@ def _check_integers(
 
 
 def _names(unit: Unit, content: bytes, delimiter: str) -> tuple[str, ...]:
-    text = content.decode("utf-8-sig", "replace")
+    text = content.decode("utf-8-sig", "replace").lstrip("\r\n")
     lines = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
     try:
         names, more = tuple(next(lines, ())), next(lines, None)
@@ -272,9 +276,11 @@ def _blocks(
         ends, is_open = _row_ends(piece, is_open)
         ends += len(content)
         content += piece
+        if not is_named:  # blank lines before the names belong to them
+            ends = ends[ends >= len(content) - len(content.lstrip(b"\r\n"))]
         if not is_named and (len(ends) or not piece):
             size = int(ends[0]) + 1 if len(ends) else len(content)
-            if size:
+            if content[:size].strip(b"\r\n"):
                 yield Unit(path, -1, -1, 0, offset, size), bytes(content[:size])
             del content[:size]
             offset, is_named, ends = offset + size, True, ends[1:] - size
