@@ -217,6 +217,11 @@ class Target:
         self._buffers = StaticBuffers(self._streams) if static else None
         self._complained = False
 
+    def check(self) -> None:
+        """Raises now what torch raises for a device that it cannot use, not at the first batch."""
+        if self._cuda is None:
+            self._streams.allocate(torch.empty(0))
+
     @property
     def pool(self) -> _core.SlotPool | None:
         """See the class."""

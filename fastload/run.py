@@ -125,10 +125,14 @@ class Kept:
             if where is None:
                 return None
             if (where, static) not in self._targets:
-                self._targets[where, static] = Target(where, static)
-        except (AssertionError, RuntimeError) as error:  # the former without CUDA in torch
+                target = Target(where, static)
+                target.check()
+                self._targets[where, static] = target
+        # The first without CUDA in torch, the last without what a backend needs.
+        except (AssertionError, RuntimeError, ImportError) as error:
+            reason = str(error).partition("\n")[0]  # torch may list all its backends below
             raise RuntimeError(
-                f"device={str(device)!r} cannot be used: {error}; without device= batches stay on "
+                f"device={str(device)!r} cannot be used: {reason}; without device= batches stay on "
                 "the CPU"
             ) from error
         return self._targets[where, static]

@@ -337,9 +337,10 @@ def test_a_device_is_found_at_iter_not_before() -> None:
     if torch.cuda.is_available():
         pytest.skip("needs a machine without a GPU")
     for dataset in (ArrayDataset(np.arange(4)), list(range(4))):
-        loader: FastLoader[Any] = FastLoader(dataset, device="cuda")
-        with pytest.raises(RuntimeError, match=r"device='cuda' cannot be used: .*stay on the CPU"):
-            iter(loader)
+        for name in ("cuda", "cuda:9", "privateuseone"):
+            loader: FastLoader[Any] = FastLoader(dataset, device=name)
+            with pytest.raises(RuntimeError, match=f"device='{name}' cannot be used: .*on the CPU"):
+                iter(loader)
 
 
 def test_calls_of_torchs_streams(monkeypatch: pytest.MonkeyPatch) -> None:
