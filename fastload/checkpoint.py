@@ -139,6 +139,7 @@ def _in_parts(state: dict[str, Any], optimizer: torch.optim.Optimizer) -> dict[s
 def _write(path: Path, content: dict[str, Any]) -> None:
     if path.exists() and not path.is_file():  # /dev/null, say, must not be replaced
         raise OSError(errno.EINVAL, "a checkpoint is a file", path)
+    path = Path(os.path.realpath(path))  # a link stays one, to perhaps another disk
     temporary = path.with_name(f".{path.name}.part")
     try:
         with temporary.open("wb") as file, _checksums():

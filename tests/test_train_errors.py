@@ -85,6 +85,17 @@ def test_what_is_no_file_is_not_replaced(tmp_path: Path) -> None:
     assert (tmp_path / "pipe").is_fifo()
 
 
+def test_a_link_stays_one(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    for name in ("disk/there.pt", "disk/new.pt"):
+        (tmp_path / "disk/there.pt").touch()
+        (tmp_path / "link.pt").symlink_to(name)
+        saved(tmp_path / "link.pt")
+        assert (tmp_path / "link.pt").is_symlink()
+        assert (tmp_path / name).stat().st_size > 0
+        (tmp_path / "link.pt").unlink()
+
+
 def test_a_flipped_bit_is_refused_or_changes_nothing(tmp_path: Path) -> None:
     path, numbers = tmp_path / "last.pt", random.Random(0)
     original, whole = saved(path), path.read_bytes()
