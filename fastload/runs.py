@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import statistics
 from collections.abc import Sequence
@@ -87,7 +88,7 @@ class Run:
             "gpu_busy": _gpu_busy(steps),
             "nvml_utilisation_percent": statistics.fmean(utilisation) if utilisation else None,
             "epoch_s": None if None in epochs else statistics.fmean(epochs.values()),
-            "loss": statistics.fmean(losses[-20:]) if losses else None,
+            "loss": _mean_loss(losses[-20:]) if losses else None,
         }
 
     def curves(self) -> dict[str, Points]:
@@ -107,9 +108,17 @@ class Run:
                 found["gpu busy, % of the time"].append((at, 100 * busy))
             losses = [step["loss"] for step in part if "loss" in step]
             if losses:
-                found["loss"].append((at, statistics.fmean(losses)))
+                found["loss"].append((at, _mean_loss(losses)))
                 found["loss over time"].append((part[-1]["start_s"], found["loss"][-1][1]))
         return found
+
+
+def _mean_loss(losses: Sequence[float]) -> float:
+    """The mean; not a number if the losses of a run that diverged have none."""
+    try:
+        return statistics.fmean(losses)
+    except (ValueError, OverflowError):  # of both infinities, or beyond what a float holds
+        return math.nan
 
 
 def _check(row: dict[str, Any]) -> None:

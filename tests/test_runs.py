@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -131,6 +132,17 @@ def test_a_loss_that_is_not_finite_is_left_out_of_its_curve(tmp_path: Path) -> N
     lines = re.findall(r'points="([^"]*)"', page([Run(str(path))]))
     assert [len(line.split()) for line in lines] == [4, 4, 2, 2]
     assert not any("nan" in line or "inf" in line for line in lines)
+
+
+@pytest.mark.parametrize("losses", [(float("inf"), float("-inf")), (1e308, 1e308)])
+def test_losses_without_a_mean_are_reported(tmp_path: Path, losses: tuple[float, float]) -> None:
+    path = tmp_path / "a.jsonl"
+    watched = watch([torch.zeros(1)] * 600, log=path)
+    for step, _ in enumerate(watched):
+        watched.log(loss=losses[step % 2])
+    run = Run(str(path))
+    assert math.isnan(run.summary()["loss"] or 0)
+    assert "nan" in page([run])
 
 
 def test_runs_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
