@@ -93,6 +93,8 @@ def test_an_input_that_changes_is_what_it_is_without_an_executor(
                 report = fastload.pack(tmp_path / "in", out, strict=strict, shard_size=50, **how)
             except (OSError, ValueError) as error:
                 return str(error)
+        (notice,) = report.notices
+        assert "7.png changed while it was packed" in notice
         return report.skipped, content(out)
 
     for strict in (False, True):

@@ -198,11 +198,11 @@ def pack(
         if folder.has_manifest():  # it stays until the new one is complete
             replaced = _replaced(folder)
             fresh = folder.replacement()
-            manifest = _write(chosen, plan, fresh, False, by, progress)
+            manifest, changes = _write(chosen, plan, fresh, False, by, progress)
             folder.adopt(replaced)
         else:
-            manifest = _write(chosen, plan, folder, resume, by, progress)
-        return report_on(folder.path, manifest, notices)
+            manifest, changes = _write(chosen, plan, folder, resume, by, progress)
+        return report_on(folder.path, manifest, [*notices, *changes])
 
 
 def _write(
@@ -212,14 +212,10 @@ def _write(
     resume: bool,
     workers: Workers,
     progress: Callable[[Progress], None] | None,
-) -> Manifest:
-    described = plan.describe()
-    noted = {
-        "task": "pack",
-        **described,
-        "stamp": stamp_of(source),
-        "files": [SHARD_FILE],
-    }
+) -> tuple[Manifest, list[str]]:
+    """Writes all; gives notices, too."""
+    described, stamp = plan.describe(), stamp_of(source)
+    noted = {"task": "pack", **described, "stamp": stamp, "files": [SHARD_FILE]}
     folder.begin(noted, None, resume=resume)
     group = Group("main", digest(described))
     outcome = write_shards(source, plan, group, folder, workers, progress)
@@ -234,7 +230,23 @@ def _write(
         splits=split_rows(plan.splits, outcome.rows),
     )
     folder.commit(manifest, WRITER)
-    return manifest
+    return manifest, _about_changes(source, stamp)
+
+
+def _about_changes(source: Source, stamp: dict[str, Any]) -> list[str]:
+    """A notice of files that are not what they were when their first sample was read."""
+    if not source.paths():
+        return []
+    try:
+        now = stamp_of(source)
+        changed = [name for name, seen in stamp.items() if now.get(name) != seen]
+    except OSError as error:
+        changed = [error.filename]
+    if not changed:
+        return []
+    more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
+    what = "changed while it was packed, and samples may be of before and after"
+    return [f"{changed[0]}{more} {what}; --overwrite (overwrite=True) packs anew"]
 
 
 def _replaced(folder: OutputFolder) -> list[str]:
