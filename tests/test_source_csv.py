@@ -136,8 +136,9 @@ def test_files_that_are_no_tables(tmp_path: Path) -> None:
     path, out = tmp_path / "a.csv", tmp_path / "out"
     path.write_bytes(b"")
     damaged(path, out, "a.csv: there is no line of column names")
-    path.write_text("a,a\n1,2\n")
-    damaged(path, out, "a.csv: line 1", "--columns")
+    for start in (b"a,a\n", b"a,\n", b"\xef\xbb\xbf\na,b\n"):
+        path.write_bytes(start + b"1,2\n")
+        damaged(path, out, "a.csv: line 1", "--columns")
     path.write_text('a,b\n1,"never\nclosed\n')
     damaged(path, out, "a.csv: from byte 4 on: a quote is never closed")
     path.write_bytes(b"a,b\r1,2\r3,4\r")

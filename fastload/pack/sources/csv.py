@@ -258,7 +258,7 @@ def _names(unit: Unit, content: bytes, delimiter: str) -> tuple[str, ...]:
         raise FormatError(
             f"{unit.path}: its lines end in a carriage return alone; write it anew with newlines"
         )
-    if "" in names or len(set(names)) < len(names):
+    if not names or "" in names or len(set(names)) < len(names):
         raise FormatError(
             f"{unit.path}: line 1: the names of the columns are {', '.join(map(repr, names))}; "
             "each needs one of its own (--columns gives them, where the file has none)"
