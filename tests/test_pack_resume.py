@@ -341,7 +341,7 @@ def test_another_input_is_not_resumed(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_many_files_are_stamped_folder_by_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plan, "_MOST_STAMPS", 10)
+    monkeypatch.setattr(plan, "MOST_STAMPS", 10)
     images(tmp_path / "in")
     with stopped_at(monkeypatch, 1):
         fastload.pack(tmp_path / "in", tmp_path / "out", shard_size=64, workers=1)

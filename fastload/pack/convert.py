@@ -16,7 +16,15 @@ from fastload.formats.manifest import Manifest, Skipped
 from fastload.formats.packed import MANIFEST, read_manifest
 from fastload.pack.folder import SHARD_FILE, OutputFolder, files_of
 from fastload.pack.opening import open_input
-from fastload.pack.plan import SHARD_BYTES, Plan, digest, parse_splits, split_rows, stamp_of
+from fastload.pack.plan import (
+    MOST_STAMPS,
+    SHARD_BYTES,
+    Plan,
+    digest,
+    parse_splits,
+    split_rows,
+    stamp_of,
+)
 from fastload.pack.shards import (
     Group,
     Progress,
@@ -234,8 +242,11 @@ def _write(
 
 
 def _about_changes(source: Source, stamp: dict[str, Any]) -> list[str]:
-    """A notice of files that are not what they were when their first sample was read."""
-    if not source.paths():
+    """A notice of files that are not what they were when their first sample was read.
+
+    Of many files, to ask for which takes long, each holds few samples.
+    """
+    if not 0 < len(source.paths()) <= MOST_STAMPS:
         return []
     try:
         now = stamp_of(source)

@@ -23,7 +23,7 @@ SHARD_BYTES = 256 << 20
 """What a shard is meant to hold."""
 
 _LARGEST_SHARD_ROWS = 1 << 30
-_MOST_STAMPS = 1000
+MOST_STAMPS = 1000
 _SPLIT_TOLERANCE = Fraction(1, 10**6)
 
 Splits = tuple[tuple[str, str], ...]
@@ -178,7 +178,7 @@ def stamp_of(source: Source) -> dict[str, Any]:
 
 def stamp(paths: Sequence[str]) -> dict[str, Any]:
     """Sizes and times of files by name; many files are summed up, folder by folder."""
-    if len(paths) <= _MOST_STAMPS:
+    if len(paths) <= MOST_STAMPS:
         return {path: list(_size_and_time(path)) for path in paths}
     folders: dict[str, Any] = {}
     for path in paths:
