@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import os
 import random
 import signal
@@ -27,6 +28,10 @@ PF_EXITING = 4  # in the flags of Linux's tasks
 # `python -m pytest` puts the current folder on sys.path, where `fastload` is the source without
 # its compiled half. The tests are about the installed package.
 sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != ROOT]
+
+# Datasets that tests define reach torch's worker processes by fork alone, which is not the default
+# of Python 3.14.
+multiprocessing.set_start_method("fork")
 
 # A shared machine makes examples slow, and no run must fail by a new random draw: these are made
 # with FASTLOAD_DRAW=1.
