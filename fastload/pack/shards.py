@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 
-from fastload.errors import FormatError
+from fastload.errors import FormatError, warn
 from fastload.formats.manifest import Classes, Shards, Skipped
 from fastload.formats.shard import shard_layout
 from fastload.pack.executors import Run, run_on
@@ -157,7 +156,7 @@ def write_shards(
         if progress is not None:
             progress(Progress(read, plan.rows, row_bytes, kept, notice))
         else:
-            warnings.warn(notice, RuntimeWarning, stacklevel=7)
+            warn(notice, RuntimeWarning)
 
     advance(0)
     try:
