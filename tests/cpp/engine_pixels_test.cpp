@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <functional>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -83,47 +84,45 @@ void check_epoch(const TestTable& data, const ImageDelivery& images, int workers
   CHECK(next_batch(engine) == nullptr);
 }
 
+// The same data mapped, by pread, and from memory.
+void in_each_way(const std::function<void(const TestTable&)>& look) {
+  const Folder folder;
+  ColumnSpec memory = kImages;
+  memory.in_memory = true;
+  look(TestTable(folder, {100, 0, 200}, {kImages, kLabels}));
+  look(TestTable(folder, {100, 0, 200}, {kImages, kLabels}, Io::kPread));
+  look(TestTable(folder, {300}, {memory, kLabels}));
+}
+
 }  // namespace
 
 int main() {
   check::promise("an augmented epoch, mapped, by pread, and from memory", [] {
-    const Folder folder;
-    ColumnSpec memory = kImages;
-    memory.in_memory = true;
-    const TestTable mapped(folder, {100, 0, 200}, {kImages, kLabels});
-    const TestTable by_pread(folder, {100, 0, 200}, {kImages, kLabels}, Io::kPread);
-    const TestTable in_memory(folder, {300}, {memory, kLabels});
-    for (const TestTable* data : {&mapped, &by_pread, &in_memory}) {
-      check_epoch(*data, augmented(0), 0, 16, 1);
-      check_epoch(*data, augmented(1), 3, 7, 2);
-      check_epoch(*data, augmented(2), 2, 300, 3);
-    }
+    in_each_way([](const TestTable& data) {
+      check_epoch(data, augmented(0), 0, 16, 1);
+      check_epoch(data, augmented(1), 3, 7, 2);
+      check_epoch(data, augmented(2), 2, 300, 3);
+    });
   });
   check::promise("a sample that comes again is drawn anew, mapped, by pread, and from memory", [] {
-    const Folder folder;
-    ColumnSpec memory = kImages;
-    memory.in_memory = true;
-    const TestTable mapped(folder, {100, 0, 200}, {kImages, kLabels});
-    const TestTable by_pread(folder, {100, 0, 200}, {kImages, kLabels}, Io::kPread);
-    const TestTable in_memory(folder, {300}, {memory, kLabels});
     // Of several pieces, and of samples that lie side by side.
     Indices batch(300);
     for (std::size_t i = 0; i < 300; ++i) batch[i] = static_cast<std::int64_t>(i % 40);
     Indices draws;
     Occurrences(kRows).count(batch, &draws);
-    for (const TestTable* data : {&mapped, &by_pread, &in_memory}) {
+    in_each_way([&](const TestTable& data) {
       for (int workers : {0, 3}) {
         auto order = std::make_shared<PushedOrder>(std::make_shared<Occurrences>(kRows));
-        Engine engine(data->table, new_pool(), order, with_images(augmented(0), workers));
+        Engine engine(data.table, new_pool(), order, with_images(augmented(0), workers));
         order->push(batch);
         order->finish();
         const auto task = next_batch(engine);
         CHECK(task->draws == draws);
         CHECK(task->indices == batch);
         check_batch(augmented(0), batch, task->slots[0].data(), draws);
-        data->check_samples(1, batch, task->slots[1].data());
+        data.check_samples(1, batch, task->slots[1].data());
       }
-    }
+    });
   });
   check::promise("draws are made where somebody needs them, and only there", [] {
     const Folder folder;
