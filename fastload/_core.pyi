@@ -110,6 +110,10 @@ class Table:
         """
         Elements of each sample of a ragged column.
         """
+    def mapping(self, source: typing.SupportsInt | typing.SupportsIndex) -> typing.Any:
+        """
+        The bytes of a source's file, read-only; None where it is not read through a mapping.
+        """
     @property
     def bad_blocks(self) -> list[str]:
         ...

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from fastload import formats
 from fastload.errors import FormatError
-from fastload.formats import checks, packed
+from fastload.formats import checks, columns, packed
+from fastload.formats.columns import ragged_samples, viewed
 from fastload.formats.extents import Extents, Field, Int64Array
-from fastload.formats.fields import BYTE_STRINGS, TEXT, torch_dtype
 from fastload.formats.files import AnyPath, Paths, absolute, absolute_paths
+from fastload.indexing import selected
 from fastload.structure import Structure, sample_builder
 
 if TYPE_CHECKING:
@@ -112,13 +112,23 @@ class Dataset:
     def __len__(self) -> int:
         return self.extents.rows
 
-    def __getitem__(self, index: int) -> Any:
-        """The sample at `index`, from the end if negative; its arrays are the caller's own.
+    def __getitem__(self, index: Any) -> Any:
+        """The sample at an integer, or a list of the samples that a slice, list or array selects.
+
+        Negative integers count from the end. Arrays and lists hold integers, or booleans: one for
+        each sample. The arrays of samples are the caller's own.
 
         Raises:
-            TypeError: the index is no integer.
-            IndexError: the index is out of range.
+            TypeError: the index is none of these.
+            IndexError: an integer is out of range, or a mask is not as long as the dataset.
+
+        Example:
+            >>> dataset = ArrayDataset(np.arange(5) * 10)
+            >>> dataset[1:3], dataset[[-1]]
+            ([array(10), array(20)], [array(40)])
         """
+        if (several := selected(index, len(self))) is not None:
+            return self._samples(several)
         leaves = self._gather(self._rows([index]), ())
         return self._build_sample(
             [
@@ -129,6 +139,57 @@ class Dataset:
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """A list of the samples at `indices`, gathered at once; they share one memory per field."""
+        return self._samples(indices)
+
+    def column(self, name: str) -> Any:
+        """The values of one field in all samples; no other field is read.
+
+        Args:
+            name: As in `fields`: keys, positions and names of namedtuples joined by dots, such as
+                "meta.0"; "data" where samples are bare arrays.
+
+        Returns:
+            An array (samples, *shape). Where one file or array holds all of it, this is a read-only
+            view of it, without a copy; else a copy. A field of bfloat16 or float8 is a tensor, text
+            a list of str, bytes and encoded images a list of bytes. Dates and times are int64.
+
+            A view of a file is a mapping of it: as with `numpy.memmap`, the process is ended if
+            another program cuts the file short while the view is read. Files on network file
+            systems, with `io="pread"` and with `verify="lazy"` are always copied, which cannot end
+            the process.
+
+        Raises:
+            ValueError: there is no such field, or it is a ragged field of numbers.
+            FormatError: a file is damaged; with `verify="lazy"` every block that is read is
+                compared with its checksum.
+
+        Example:
+            >>> dataset = ArrayDataset({"x": np.zeros((3, 2)), "y": np.array([0, 1, 1])})
+            >>> np.bincount(dataset.column("y"))
+            array([1, 2])
+        """
+        return columns.read_column(self.extents, name, self.io)
+
+    def lengths(self, name: str) -> Int64Array:
+        """The length of one field in each sample: int64 (samples,).
+
+        Args:
+            name: As for `column`.
+
+        Returns:
+            Elements along the first axis; bytes of text (as UTF-8), of bytes and encoded images.
+
+        Raises:
+            ValueError: there is no such field, or its samples are single numbers.
+            FormatError: a file is damaged.
+
+        Example:
+            >>> ArrayDataset(np.zeros((2, 3))).lengths("data")
+            array([3, 3])
+        """
+        return columns.read_lengths(self.extents, name, self.io)
+
+    def _samples(self, indices: Sequence[int]) -> list[Any]:
         rows = self._rows(indices)
         leaves = [
             leaf if field.ragged else [leaf[row, ...] for row in range(len(rows))]
@@ -146,7 +207,7 @@ class Dataset:
         ]
         table.gather(rows, columns)
         return [
-            _viewed(column, field) if own is None else _ragged_samples(column, field, own, rows)
+            viewed(column, field) if own is None else ragged_samples(column, field, own, rows)
             for column, field, own in zip(columns, fields, lengths, strict=True)
         ]
 
@@ -169,40 +230,6 @@ def _as_int(index: Any) -> int:
     except TypeError:
         kind = type(index).__name__
         raise TypeError(f"an index must be an integer, not {index!r} of type {kind}") from None
-
-
-def _ragged_samples(
-    values: npt.NDArray[Any], field: Field, lengths: Int64Array, rows: Int64Array
-) -> list[Any]:
-    ends = np.cumsum(lengths).tolist()
-    pieces = [slice(end - length, end) for end, length in zip(ends, lengths.tolist(), strict=True)]
-    if field.logical not in BYTE_STRINGS:
-        viewed = _viewed(values, field)
-        return [viewed] if len(rows) == 1 else [viewed[piece] for piece in pieces]
-    content = values.tobytes()
-    if field.logical != TEXT:
-        return [content[piece] for piece in pieces]
-    texts = []
-    for piece, row in zip(pieces, rows, strict=True):
-        try:
-            texts.append(content[piece].decode("utf-8"))
-        except UnicodeDecodeError as error:
-            raise FormatError(
-                f"sample {row}: field {field.name!r} is no valid UTF-8: {error.reason} at byte "
-                f"{error.start}; `fastload verify --full` finds damaged files"
-            ) from error
-    return texts
-
-
-def _viewed(array: npt.NDArray[Any], field: Field) -> Any:
-    """The array; a tensor if numpy has no dtype for it."""
-    return array if field.storage.name == field.dtype else _as_tensor(array, field)
-
-
-def _as_tensor(array: npt.NDArray[Any], field: Field) -> Any:
-    import torch
-
-    return torch.from_numpy(array).view(torch_dtype(field.dtype))
 
 
 class FileDataset(Dataset):

@@ -16,6 +16,7 @@ from fastload import _core
 from fastload.dataset import Dataset
 from fastload.dataset import open as open_path
 from fastload.formats.extents import Int64Array
+from fastload.indexing import selected
 
 EXHAUSTED = ("stop", "repeat", "drop")
 _LIMIT = 2**62  # of indices, and of the sum of the weights
@@ -122,18 +123,74 @@ class Mixture:
     def __len__(self) -> int:
         return self._length
 
-    def __getitem__(self, index: int) -> Any:
-        """The sample at any index >= 0, of whatever epoch; -1 is the last one of the first epoch.
+    def __getitem__(self, index: Any) -> Any:
+        """The sample at any index >= 0, of any epoch; -1 is the last one of the first epoch.
+
+        A slice of the first epoch, a list or an array selects a list of samples, as for datasets.
 
         Raises:
-            TypeError: the index is no integer.
-            IndexError: the index is below `-len(self)`, or 2**62 or more.
+            TypeError: the index is none of these.
+            IndexError: an integer is below `-len(self)`, or 2**62 or more; a mask is not as long as
+                the first epoch.
         """
+        if (several := selected(index, len(self))) is not None:
+            return self._samples(several)
         source, sample = (int(array[0]) for array in self.sources([index]))
         return self.datasets[source][sample]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """A list of the samples at `indices`; each dataset is asked once for its own."""
+        return self._samples(indices)
+
+    def column(self, name: str) -> Any:
+        """The values of one field in the samples of the first epoch, copied; see `Dataset.column`.
+
+        Raises:
+            TypeError: a dataset has no columns.
+            ValueError: a dataset has no such field, or a ragged one of numbers; or their fields
+                differ.
+        """
+        return self._merged(self._columns("column", name), name)
+
+    def lengths(self, name: str) -> Int64Array:
+        """The length of one field in each sample of the first epoch; see `Dataset.lengths`.
+
+        Raises:
+            TypeError: a dataset has no columns.
+            ValueError: a dataset has no such field, or its samples are single numbers.
+        """
+        merged: Int64Array = self._merged(self._columns("lengths", name), name)
+        return merged
+
+    def _columns(self, method: str, name: str) -> list[Any]:
+        for number, dataset in enumerate(self.datasets):
+            if not isinstance(dataset, (Dataset, Mixture)):
+                kind = type(dataset).__name__
+                raise TypeError(f"dataset {number} is a {kind}, which has no method {method!r}")
+        return [getattr(dataset, method)(name) for dataset in self.datasets]
+
+    def _merged(self, columns: list[Any], name: str) -> Any:
+        """The values of all datasets in the order of the first epoch."""
+        sources, samples = self.sources(range(len(self)))
+        if all(isinstance(values, list) for values in columns):
+            pairs = zip(sources.tolist(), samples.tolist(), strict=True)
+            return [columns[source][sample] for source, sample in pairs]
+        kinds = [(getattr(c, "dtype", "text"), getattr(c, "shape", (0,))[1:]) for c in columns]
+        for number, kind in enumerate(kinds):
+            if kind != kinds[0]:
+                described = " and ".join(
+                    f"{dtype} {list(shape)}" for dtype, shape in (kinds[0], kind)
+                )
+                raise ValueError(f"field {name!r} is {described} in datasets 0 and {number}")
+        shape = (len(self), *kinds[0][1])
+        first = columns[0]
+        merged = np.empty(shape, first.dtype) if hasattr(first, "flags") else first.new_empty(shape)
+        for source, values in enumerate(columns):
+            places = np.flatnonzero(sources == source)
+            merged[places] = values[samples[places]]
+        return merged
+
+    def _samples(self, indices: Sequence[int]) -> list[Any]:
         sources, samples = self.sources(indices)
         found: list[Any] = [None] * len(sources)
         for source in np.unique(sources).tolist():

@@ -31,7 +31,7 @@ CPP_LAYERS = {
 }
 
 # What each part of the package may import from it, at any depth of the code. Reading order.
-GROUND = {"_core", "errors", "structure"}
+GROUND = {"_core", "errors", "structure", "indexing"}
 DATA = GROUND | {"formats", "pixels", "transforms", "dataset", "array_dataset", "tokens"}
 DATA |= {"mixture", "native"}
 ORDER = {"_core", "errors", "ranks", "order", "torch_order", "weighted", "state", "keyed"}
@@ -43,6 +43,7 @@ LOADER = RUN | {"iterator", "tracking", "trainers", "groups", "stateful", "loade
 PYTHON_LAYERS = {
     "errors": set(),
     "structure": {"errors"},
+    "indexing": set(),
     "formats": GROUND,
     "pixels": {"_core", "formats"},
     "transforms": GROUND | {"formats", "pixels"},

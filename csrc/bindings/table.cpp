@@ -253,6 +253,32 @@ py::array_t<std::int64_t> lengths(const PyTable& self, std::int64_t number,
   return out;
 }
 
+// The whole mapping of the file that source `number` is, read-only; None where the file is not read
+// through a mapping, or is empty. The array keeps the mapping alive, but nothing guards its pages.
+py::object mapping(const PyTable& self, std::int32_t number) {
+  const Table& table = *self.table;
+  table.check_process();
+  if (number < 0 || static_cast<std::size_t>(number) >= table.source_count()) {
+    throw py::index_error("no such source");
+  }
+  const Source& source = table.source(number);
+  if (source.file < 0 || table.files().size_bytes(source.file) == 0) return py::none();
+  std::shared_ptr<const Mapping> mapped;
+  {
+    const Unlocked unlocked;  // opening a file may take long
+    mapped = table.files().mapping(source.file);
+  }
+  if (mapped == nullptr) return py::none();
+  auto held = std::make_unique<std::shared_ptr<const Mapping>>(std::move(mapped));
+  const std::span<const std::byte> bytes = (*held)->bytes();
+  const py::capsule owner(held.release(),
+                          [](void* p) { delete static_cast<std::shared_ptr<const Mapping>*>(p); });
+  py::array array(py::dtype::of<std::uint8_t>(), {static_cast<py::ssize_t>(bytes.size())}, {},
+                  bytes.data(), owner);
+  array.attr("setflags")(py::arg("write") = false);
+  return array;
+}
+
 }  // namespace
 
 void register_table(py::module_& module) {
@@ -263,6 +289,9 @@ void register_table(py::module_& module) {
                              [](const PyTable& self) { return self.table->columns().size(); })
       .def_property_readonly("bad_blocks", &bad_blocks)
       .def("gather", &gather, "indices"_a.noconvert(), "out"_a)
+      .def("mapping", &mapping,
+           "The bytes of a source's file, read-only; None where it is not read through a mapping.",
+           "source"_a)
       .def("lengths", &lengths, "Elements of each sample of a ragged column.", "column"_a,
            "indices"_a.noconvert());
 
