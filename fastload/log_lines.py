@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fastload import host
 from fastload.errors import warn
 from fastload.nvml import Utilisation
 from fastload.ranks import find_place
@@ -35,13 +36,13 @@ Row = dict[str, Any]
 class RunLog:
     """Writes the lines of `fastload.watch` and `TrainStep`, which `fastload report` reads.
 
-    The first line says what wrote it; where a training goes on in the same file, so does another
-    line there. Each other has `epoch`, `step`, `start_s`, `step_s`, `wait_s`, `samples`, and what
-    `put` was given; `gpu_wait_s` if there are `stalls`, and with those now and then
-    `nvml_utilisation_percent`; and `unfinished` if the step was broken off. Numbers on a GPU are
-    fetched by copies that nobody waits for, and written when they have come. Lines that cannot be
-    written, as on a full disk, are tried again with the next ones, and a warning says so: a log
-    ends no training.
+    The first line says what wrote it, when and on which machine; where a training goes on in the
+    same file, so does another line there. Each other has `epoch`, `step`, `start_s`, `step_s`,
+    `wait_s`, `samples`, and what `put` was given; `gpu_wait_s` if there are `stalls`, and with
+    those now and then `nvml_utilisation_percent`; and `unfinished` if the step was broken off.
+    Numbers on a GPU are fetched by copies that nobody waits for, and written when they have come.
+    Lines that cannot be written, as on a full disk, are tried again with the next ones, and a
+    warning says so: a log ends no training.
 
     Not for several threads at once. A forked child writes nothing.
 
@@ -94,6 +95,7 @@ class RunLog:
         self._has_warned = False
         going_on = append and _cut(self._path)
         with open(self._path, "a" if going_on else "w", encoding="utf-8") as file:
+            about = {**about, "started": host.now(), "machine": host.describe()}
             file.write(json.dumps({"fastload_log": 1, **about}) + "\n")
 
     def begin(self, asked: float, epoch: int | None = None) -> Row:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 import weakref
@@ -18,10 +19,11 @@ from fastload.stall import Stalls
 class Watch:
     """Iterates over a loader and writes a line of JSON for each step.
 
-    The first line describes the loader. Each other has `epoch`, `step` (counted from 0 over all
-    epochs), `start_s` (since the first step), `step_s` (until the following batch is asked for),
-    `wait_s` (until the batch was there), `samples`, and what `log` was given. Times are in seconds.
-    Where CUDA is in use, `gpu_wait_s` is how long the device had nothing to do in `wait_s`.
+    The first line describes the loader and the machine. Each other has `epoch`, `step` (counted
+    from 0 over all epochs), `start_s` (since the first step), `step_s` (until the following batch
+    is asked for), `wait_s` (until the batch was there), `samples`, and what `log` was given. Times
+    are in seconds. Where CUDA is in use, `gpu_wait_s` is how long the device had nothing to do in
+    `wait_s`.
     The line of a step that was broken off (by `break`, or an error) has `unfinished` and what was
     known by then; it counts for nothing in a report.
     Ranks other than the first write `run.1.jsonl` and so on beside `run.jsonl`.
@@ -58,6 +60,8 @@ class Watch:
         self._loader, self._epochs = loader, 0
         about: Row = {"loader": type(loader).__name__}
         about |= {name: getattr(loader, name, None) for name in ("batch_size", "num_workers")}
+        with contextlib.suppress(TypeError):  # an IterableDataset may have no length
+            about["batches"] = len(loader)
         device = getattr(loader, "device", None)
         stalls = Stalls(None if device is None else torch.device(device))
         self._lines = RunLog(log, about, stalls=stalls, clock=clock)

@@ -1,4 +1,4 @@
-"""What logs of trainings come to: a table of several, and their curves over one another."""
+"""Logs of trainings: read, summarised and compared in a table."""
 
 from __future__ import annotations
 
@@ -7,19 +7,31 @@ import math
 import os
 import statistics
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from fastload import svg
-from fastload.plotting import plotter
+from fastload.measured import Range, mean_range, number
 
-Points = list[tuple[float, float]]
+LAST = 20
+"""Steps at the end of a run whose mean loss is reported."""
 
-_POINTS = 200  # of a curve
 _NEEDED = ("step", "start_s", "step_s", "wait_s", "samples")
-_READ = (*_NEEDED, "loss", "gpu_wait_s", "nvml_utilisation_percent")
-_SPEED = ("run", "samples/s", "step ms", "waiting", "gpu busy", "NVML")
-TITLES = (*_SPEED, "s/epoch", "last loss", "speed")
+_OPTIONAL = ("loss", "gpu_wait_s", "nvml_utilisation_percent")
+
+
+class Epoch(NamedTuple):
+    """The steps of one epoch.
+
+    Attributes:
+        number: As the log has it.
+        steps: That the log holds.
+        seconds: That they took.
+        finished: The log holds all of the epoch, as far as the log can show.
+    """
+
+    number: int
+    steps: int
+    seconds: float
+    finished: bool
 
 
 class Run:
@@ -38,15 +50,18 @@ class Run:
 
     def __init__(self, path: str, name: str = "") -> None:
         self.name = name or os.path.splitext(os.path.basename(path))[0]
+        self.about: dict[str, Any] = {}  # the first line
         self.steps: list[dict[str, Any]] = []
         self._first: set[int] = set()  # steps of each process, which start things
+        self._broken: set[Any] = set()  # epochs whose last step was broken off
         started = False
         with open(path, encoding="utf-8", errors="replace") as file:
             for number, line in enumerate(file):
                 try:
-                    row = json.loads(line)
+                    row = json.loads(line, parse_constant=_not_finite)
                     if number == 0 or "fastload_log" in row:
                         _, started = row["fastload_log"], True
+                        self.about = self.about or row
                         continue
                     _check(row)
                 except (ValueError, KeyError, TypeError):
@@ -55,7 +70,9 @@ class Run:
                     raise ValueError(
                         f"{path}: line {number + 1} was not written by fastload"
                     ) from None
-                if not row.get("unfinished"):
+                if row.get("unfinished"):
+                    self._broken.add(row.get("epoch"))
+                else:
                     started = self._add(row, started)
         if not self.steps:
             raise ValueError(f"{path} has no steps")
@@ -67,141 +84,169 @@ class Run:
             self._first.add(row["step"])
             last = self.steps[-1] if self.steps else None
             self._before_s = last["start_s"] + last["step_s"] if last else 0.0
+        self._broken.discard(row.get("epoch"))
         self.steps.append(row | {"start_s": row["start_s"] + self._before_s})
         return False
 
-    def summary(self) -> dict[str, float | None]:
-        """Means over all steps but the first of each process, which starts things."""
-        steps = [step for step in self.steps if step["step"] not in self._first] or self.steps
-        total = sum(step["step_s"] for step in steps) or 1e-9
-        epochs: dict[int | None, float] = {}
+    @property
+    def resumed(self) -> list[int]:
+        """The steps with which a process went on from a checkpoint."""
+        return sorted(self._first - {self.steps[0]["step"]})
+
+    def epochs(self) -> list[Epoch]:
+        """The epochs of the log; empty where its lines name none.
+
+        An epoch is finished if a later one follows and no step of it was broken off; the last one
+        if the log says so, or if it has as many steps as the one before or as the loader has
+        batches. A log that begins in the middle of an epoch does not hold all of it.
+        """
+        parts: dict[int, list[dict[str, Any]]] = {}
         for step in self.steps:
-            epoch = step.get("epoch")
-            epochs[epoch] = epochs.get(epoch, 0.0) + step["step_s"]
-        losses = [step["loss"] for step in steps if "loss" in step]
+            if step.get("epoch") is None:
+                return []
+            parts.setdefault(step["epoch"], []).append(step)
+        found: list[Epoch] = []
+        for place, (epoch, steps) in enumerate(parts.items()):
+            least = self.about.get("batches")
+            if found and found[-1].finished:
+                least = found[-1].steps
+            whole = steps[-1].get("epoch_done") or place < len(parts) - 1
+            whole = whole or (isinstance(least, int) and len(steps) >= least > 0)
+            begun = place > 0 or self.steps[0]["step"] == 0
+            finished = bool(whole) and begun and epoch not in self._broken
+            seconds = sum(step["step_s"] for step in steps)
+            found.append(Epoch(epoch, len(steps), seconds, finished))
+        return found
+
+    def counted(self) -> list[dict[str, Any]]:
+        """All steps but the first of each process, which starts things."""
+        return [step for step in self.steps if step["step"] not in self._first] or self.steps
+
+    def summary(self) -> dict[str, Any]:
+        """Means over the counted steps, ready for JSON; None where the log does not say.
+
+        `mean_loss` is over the last `mean_loss_steps` steps that have a loss, and None if one of
+        these is not finite (`not_finite_losses` counts all such steps of the run).
+        """
+        steps = self.counted()
+        total = sum(step["step_s"] for step in steps) or 1e-9
+        done = [epoch.seconds for epoch in self.epochs() if epoch.finished]
+        open_epochs = [epoch.seconds for epoch in self.epochs() if not epoch.finished]
+        losses = [step["loss"] for step in self.steps if "loss" in step]
         key = "nvml_utilisation_percent"
-        utilisation = [step[key] for step in steps if key in step]
+        utilisation = [step[key] for step in steps if step.get(key) is not None]
         return {
+            "steps": len(self.steps),
             "samples_per_s": sum(step["samples"] for step in steps) / total,
             "step_ms": 1e3 * total / len(steps),
             "wait_share": sum(step["wait_s"] for step in steps) / total,
-            "gpu_busy": _gpu_busy(steps),
+            "gpu_busy": gpu_busy(steps),
             "nvml_utilisation_percent": statistics.fmean(utilisation) if utilisation else None,
-            "epoch_s": None if None in epochs else statistics.fmean(epochs.values()),
-            "loss": _mean_loss(losses[-20:]) if losses else None,
+            "epoch_s": statistics.fmean(done) if done else None,
+            "epochs_finished": len(done),
+            "unfinished_epochs_s": open_epochs,
+            "last_loss": losses[-1] if losses else None,
+            "mean_loss": _mean(losses[-LAST:]),
+            "mean_loss_steps": len(losses[-LAST:]),
+            "not_finite_losses": losses.count(None),
         }
 
-    def curves(self) -> dict[str, Points]:
-        """Throughput and waiting share over the steps, the loss over steps and over seconds."""
-        found: dict[str, Points] = {name: [] for name in CURVES}
-        chunk = -(-len(self.steps) // _POINTS)
-        for first in range(0, len(self.steps), chunk):
-            part = self.steps[first : first + chunk]
-            total = sum(step["step_s"] for step in part) or 1e-9
-            at = float(first + len(part))
-            found["samples/s"].append((at, sum(step["samples"] for step in part) / total))
-            found["waiting, % of a step"].append(
-                (at, 100 * sum(step["wait_s"] for step in part) / total)
-            )
-            busy = _gpu_busy(part)
-            if busy is not None:
-                found["gpu busy, % of the time"].append((at, 100 * busy))
-            losses = [step["loss"] for step in part if "loss" in step]
-            if losses:
-                found["loss"].append((at, _mean_loss(losses)))
-                found["loss over time"].append((part[-1]["start_s"], found["loss"][-1][1]))
+    def notes(self) -> list[str]:
+        """What a reader of the numbers should know."""
+        found = [f"went on from a checkpoint at step {step:,}" for step in self.resumed]
+        losses = [(step["step"], step["loss"]) for step in self.steps if "loss" in step]
+        bad = [step for step, loss in losses if loss is None]
+        if bad:
+            count = f"{len(bad):,} of {len(losses):,} losses are"
+            found.append(f"{count} not finite, the first at step {bad[0]:,}")
+        for epoch in self.epochs():
+            if not epoch.finished:
+                found.append(f"epoch {epoch.number} is not finished, or its end is not in the log")
         return found
 
 
-def _mean_loss(losses: Sequence[float]) -> float:
-    """The mean; not a number if the losses of a run that diverged have none."""
+def _not_finite(_: str) -> None:
+    """NaN and the infinities of older logs are read as null, as new logs have them."""
+
+
+def _mean(losses: Sequence[float | None]) -> float | None:
+    values = [loss for loss in losses if loss is not None]
+    if not values or len(values) < len(losses):
+        return None
     try:
-        return statistics.fmean(losses)
-    except (ValueError, OverflowError):  # of both infinities, or beyond what a float holds
-        return math.nan
+        mean = statistics.fmean(values)
+    except OverflowError:
+        return None
+    return mean if math.isfinite(mean) else None
 
 
 def _check(row: dict[str, Any]) -> None:
-    """Raises unless the line of a step has what is read of it, as numbers."""
+    """Raises unless the line of a step has the numbers that are read of it."""
     for name in _NEEDED:
-        _ = row[name]
-    for name in _READ:
-        if not isinstance(row.get(name, 0), (int, float)):
+        if not isinstance(row[name], (int, float)):
+            raise TypeError(name)
+    for name in _OPTIONAL:
+        if not isinstance(row.get(name), (int, float, type(None))):
             raise TypeError(name)
 
 
-def _gpu_busy(steps: Sequence[dict[str, Any]]) -> float | None:
-    """The share of the time in which the GPU did not wait for data; None where nobody knows."""
-    timed = [step for step in steps if "gpu_wait_s" in step]
+def gpu_busy(steps: Sequence[dict[str, Any]]) -> float | None:
+    """The share of the time in which the GPU did not wait for data; None where it is unknown."""
+    timed = [step for step in steps if step.get("gpu_wait_s") is not None]
     if not timed:
         return None
     total = sum(step["step_s"] for step in timed) or 1e-9
     return float(1 - sum(step["gpu_wait_s"] for step in timed) / total)
 
 
-CURVES = {
-    "samples/s": "steps",
-    "waiting, % of a step": "steps",
-    "gpu busy, % of the time": "steps",
-    "loss": "steps",
-    "loss over time": "seconds",
-}
-"""What is drawn, over what."""
-
-
 def table(runs: Sequence[Run]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Titles and rows of the runs, beside the first; without columns that nobody fills."""
-    found: list[tuple[str, ...]] = [TITLES]
-    base = runs[0].summary()["samples_per_s"] or 1e-9
-    for run in runs:
-        summary = run.summary()
-        speed, loss = summary["samples_per_s"] or 0.0, summary["loss"]
-        busy, epoch_s = summary["gpu_busy"], summary["epoch_s"]
-        utilisation = summary["nvml_utilisation_percent"]
-        found.append(
-            (
-                run.name,
-                f"{speed:,.0f}",
-                f"{summary['step_ms']:.2f}",
-                f"{summary['wait_share']:.1%}",
-                "" if busy is None else f"{busy:.1%}",
-                "" if utilisation is None else f"{utilisation:.0f}%",
-                "" if epoch_s is None else f"{epoch_s:.3g}",
-                "" if loss is None else f"{loss:.4g}",
-                f"{speed / base:.2f}x",
-            )
-        )
-    kept = [column for column in zip(*found, strict=True) if any(column[1:])]
+    """Titles with units and rows of the runs; without columns that no run fills."""
+    titles = (
+        *("run", "samples/s", "step, ms", "waiting for data", "GPU busy", "NVML", "epoch, s"),
+        f"mean loss of the last {LAST} steps",
+        "speed / first run",
+    )
+    rows = [_cells(run, runs[0]) for run in runs]
+    kept = [column for column in zip(titles, *rows, strict=True) if any(column[1:])]
     titles, *rows = zip(*kept, strict=True)
     return titles, rows
 
 
-def page(runs: Sequence[Run]) -> str:
-    """The runs as a page of HTML."""
-    parts = [svg.table(*table(runs)), svg.legend([run.name for run in runs])]
-    for name, over in CURVES.items():
-        curves = [run.curves()[name] for run in runs]
-        if any(curves):
-            parts += [svg.heading(name), svg.lines(curves, x=over, y=name)]
-    return svg.page("fastload report", parts)
+def _cells(run: Run, base: Run) -> tuple[str, ...]:
+    summary = run.summary()
+    busy, utilisation = summary["gpu_busy"], summary["nvml_utilisation_percent"]
+    return (
+        run.name,
+        number(summary["samples_per_s"]),
+        number(summary["step_ms"]),
+        f"{number(100 * summary['wait_share'], 2)} %",
+        "" if busy is None else f"{number(100 * busy, 2)} %",
+        "" if utilisation is None else f"{utilisation:.0f} %",
+        _epoch(summary),
+        _loss(summary),
+        "1x" if run is base else _speed(run).over(_speed(base)).text().replace(" to ", "-") + "x",
+    )
 
 
-def plot(runs: Sequence[Run], path: Path) -> None:
-    """Draws the same into an image file.
+def _speed(run: Run) -> Range:
+    """Samples per second, with the spread of its steps."""
+    steps = run.counted()
+    times = [step["step_s"] or 1e-9 for step in steps]
+    spread = mean_range(times).between(min(times), max(times))
+    samples = sum(step["samples"] for step in steps) / len(steps)
+    return Range(samples / spread.high, samples / spread.low)
 
-    Raises:
-        ModuleNotFoundError: matplotlib is missing; says how to install it.
-        ValueError: it draws no such files.
-    """
-    figure_class = plotter(path)
-    drawn = [name for name in CURVES if any(run.curves()[name] for run in runs)]
-    figure = figure_class(figsize=(10, 3.5 * -(-len(drawn) // 2)), layout="constrained")
-    for number, name in enumerate(drawn):
-        axes = figure.add_subplot(-(-len(drawn) // 2), 2, number + 1)
-        for run, color in zip(runs, svg.COLORS * len(runs), strict=False):
-            points = run.curves()[name]
-            axes.plot([p[0] for p in points], [p[1] for p in points], label=run.name, color=color)
-        axes.set(title=name, xlabel=CURVES[name])
-        axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
-    figure.axes[0].legend()
-    figure.savefig(path, dpi=120)
+
+def _epoch(summary: dict[str, Any]) -> str:
+    if summary["epoch_s"] is not None:
+        return number(summary["epoch_s"])
+    longest = max(summary["unfinished_epochs_s"], default=None)
+    return "" if longest is None else f"> {number(longest)} (unfinished)"
+
+
+def _loss(summary: dict[str, Any]) -> str:
+    count, mean = summary["mean_loss_steps"], summary["mean_loss"]
+    if not count:
+        return ""
+    value = "not finite" if mean is None else number(mean, 4)
+    return value if count == LAST else f"{value} ({count} step{'s' * (count != 1)})"

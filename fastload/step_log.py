@@ -76,6 +76,8 @@ class StepLog:
             self._ended = None
             lines.break_off(self._row)
             raise
+        if is_group and group.last:
+            self._row["epoch_done"] = True
         lines.end(self._row)
         self._ended = self._clock()
         if not is_group:

@@ -121,12 +121,17 @@ def test_wrong_usage_is_told_before_measuring(
     assert wrong[0] in capsys.readouterr().err
 
 
-def test_missing_matplotlib_is_told_before_measuring(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_without_matplotlib_the_table_is_printed_and_how_to_install_it(
+    packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(ModuleNotFoundError, match=r"pip install matplotlib"):
-        run(tmp_path / "not there", "--plot", tmp_path / "picture.png")
+    picture = tmp_path / "picture.png"
+    options = ["--quick", "--seconds", "0.01", "--torch-workers", "0", "--plot", picture]
+    assert run(packed, *options) == 1
+    shown = capsys.readouterr().out
+    assert "samples/s" in shown
+    assert "pip install matplotlib" in shown
+    assert not picture.exists()
 
 
 def test_a_kind_of_picture_that_nobody_draws_is_told_before_measuring(tmp_path: Path) -> None:

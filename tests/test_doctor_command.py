@@ -45,8 +45,9 @@ def test_command_runs_a_script_unchanged(
     }
     assert report["schema"] == 1
     assert sum(report["shares"].values()) == pytest.approx(1)
-    seen = well_formed(page.read_text())
-    assert seen.count("rect") == 2 * 20
+    assert well_formed(page.read_text()).count("svg") == 1
+    for label in ("real batches", "cached on the host", "waiting", "ms since the first step"):
+        assert label in page.read_text()
     show.show(report)
     assert report["sentence"] in capsys.readouterr().out
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,11 @@ from pages import well_formed
 from steps import HostReads
 from torch.utils.data import DataLoader
 
-from fastload import ArrayDataset, FastLoader, log_lines, svg, watch
+from fastload import ArrayDataset, FastLoader, log_lines, watch
 from fastload.cli import main
+from fastload.run_charts import Curve, _faint, find_charts, page
 from fastload.run_log import Watch
-from fastload.runs import Run, page
+from fastload.runs import Run, table
 
 
 def logged(path: Path, step_s: float, wait_s: float, epochs: int = 2, loss: bool = True) -> Path:
@@ -43,10 +44,20 @@ def logged(path: Path, step_s: float, wait_s: float, epochs: int = 2, loss: bool
     return path
 
 
+STEP = {"step": 0, "start_s": 0.0, "step_s": 0.0, "wait_s": 0.0, "samples": 4}
+
+
+def as_log(*rows: Any) -> str:
+    return "".join(json.dumps(row) + "\n" for row in ({"fastload_log": 1}, *rows))
+
+
 def test_each_step_has_its_line(tmp_path: Path) -> None:
     first, *lines = logged(tmp_path / "a.jsonl", 0.03, 0.01).read_text().splitlines()
-    head = {"fastload_log": 1, "loader": "DataLoader", "batch_size": 4, "num_workers": 0}
-    assert json.loads(first) == head
+    head = json.loads(first)
+    assert head.pop("started").endswith(" UTC")
+    assert head.pop("machine")["cores"] >= 1
+    about = {"loader": "DataLoader", "batch_size": 4, "num_workers": 0, "batches": 3}
+    assert head == {"fastload_log": 1, **about}
     rows = [json.loads(line) for line in lines]
     assert [row["step"] for row in rows] == list(range(6))
     assert [row["epoch"] for row in rows] == [0] * 3 + [1] * 3
@@ -124,25 +135,127 @@ def test_what_was_logged_in_a_step_without_an_end_is_not_of_the_next(tmp_path: P
     assert Run(str(tmp_path / "a.jsonl")).steps == [step]
 
 
-def test_a_loss_that_is_not_finite_is_left_out_of_its_curve(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    watched = watch([torch.zeros(1)] * 4, log=path)
-    for loss, _ in zip((1.0, float("inf"), float("nan"), 2.0), watched, strict=True):
-        watched.log(loss=loss)
-    lines = re.findall(r'points="([^"]*)"', page([Run(str(path))]))
-    assert [len(line.split()) for line in lines] == [4, 4, 2, 2]
-    assert not any("nan" in line or "inf" in line for line in lines)
+@pytest.mark.parametrize("missing", [None, math.nan, math.inf, -math.inf])
+def test_a_loss_that_is_not_finite_is_a_gap_of_its_curve_and_a_note(
+    tmp_path: Path, missing: float | None
+) -> None:
+    rows = [STEP | {"step": n, "loss": missing if n == 2 else float(n)} for n in range(4)]
+    (tmp_path / "a.jsonl").write_text(as_log(*rows))
+    run = Run(str(tmp_path / "a.jsonl"))
+    [curve, _] = [chart.curves[0] for chart in find_charts([run]) if chart.title == "loss"]
+    assert curve is not None
+    np.testing.assert_array_equal(curve.y, [0, 1, np.nan, 3])
+    assert run.notes() == ["1 of 4 losses are not finite, the first at step 2"]
+    summary = run.summary()
+    assert (summary["mean_loss"], summary["last_loss"]) == (None, 3.0)
+    assert "not finite (4 steps)" in page([run])
 
 
 @pytest.mark.parametrize("losses", [(float("inf"), float("-inf")), (1e308, 1e308)])
-def test_losses_without_a_mean_are_reported(tmp_path: Path, losses: tuple[float, float]) -> None:
+def test_losses_without_a_mean_are_reported(
+    tmp_path: Path, losses: tuple[float, float], capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "a.jsonl"
-    watched = watch([torch.zeros(1)] * 600, log=path)
-    for step, _ in enumerate(watched):
-        watched.log(loss=losses[step % 2])
-    run = Run(str(path))
-    assert math.isnan(run.summary()["loss"] or 0)
-    assert "nan" in page([run])
+    rows = [STEP | {"step": n, "loss": losses[n % 2]} for n in range(30)]
+    path.write_text(as_log(*rows))
+    assert main(["report", str(path), "--json"]) == 0
+    [summary] = json.loads(capsys.readouterr().out, parse_constant=pytest.fail).values()
+    assert summary["mean_loss"] is None
+    assert "not finite" in page([Run(str(path))])
+
+
+def test_a_smooth_line_is_the_time_weighted_mean_of_the_steps_around(tmp_path: Path) -> None:
+    times = np.random.default_rng(0).uniform(0.5, 2.0, 200)
+    rows = [STEP | {"step": n, "step_s": step_s} for n, step_s in enumerate(times)]
+    (tmp_path / "a.jsonl").write_text(as_log(*rows))
+    curve = find_charts([Run(str(tmp_path / "a.jsonl"))])[0].curves[0]
+    assert curve is not None
+    assert curve.window == 5
+    weights = np.array([1, 2, 3, 4, 5, 4, 3, 2, 1])
+    for step in (4, 100, 195):
+        want = 4 * weights.sum() / (weights * times[step - 4 : step + 5]).sum()
+        assert curve.smooth[step] == pytest.approx(want)
+    np.testing.assert_allclose(curve.y, 4 / times)
+
+
+def test_a_faint_line_keeps_every_spike() -> None:
+    y = np.ones(10_000)
+    y[[1234, 7777]] = 50.0, -50.0
+    x, drawn = _faint(Curve(np.arange(10_000.0), y, y, 1))
+    assert len(x) <= 800
+    assert (drawn.max(), drawn.min()) == (50, -50)
+    assert {1234, 7777} <= set(x.astype(int))
+
+
+def epochs_of(tmp_path: Path, *lengths: int, head: dict[str, Any] | None = None) -> Run:
+    """A run with epochs of so many steps of a second."""
+    numbers = [epoch for epoch, length in enumerate(lengths) for _ in range(length)]
+    rows = [STEP | {"step": n, "epoch": e, "step_s": 1.0} for n, e in enumerate(numbers)]
+    text = as_log(*rows).replace(
+        '{"fastload_log": 1}', json.dumps({"fastload_log": 1, **(head or {})})
+    )
+    (tmp_path / "a.jsonl").write_text(text)
+    return Run(str(tmp_path / "a.jsonl"))
+
+
+def test_the_time_of_an_epoch_is_of_finished_ones(tmp_path: Path) -> None:
+    run = epochs_of(tmp_path, 10, 10, 3)
+    assert [epoch.finished for epoch in run.epochs()] == [True, True, False]
+    assert run.summary()["epoch_s"] == 10
+    assert run.summary()["unfinished_epochs_s"] == [3]
+    assert any("epoch 2 is not finished" in note for note in run.notes())
+    assert [epoch.finished for epoch in epochs_of(tmp_path, 10, 10).epochs()] == [True, True]
+    whole = epochs_of(tmp_path, 5, head={"batches": 5})
+    assert [epoch.finished for epoch in whole.epochs()] == [True]
+
+
+def test_an_only_epoch_that_is_unfinished_is_marked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    run = epochs_of(tmp_path, 5, head={"batches": 6})
+    assert main(["report", str(tmp_path / "a.jsonl")]) == 0
+    assert "> 5.00 (unfinished)" in capsys.readouterr().out
+    assert "&gt; 5.00 (unfinished)" in page([run])
+
+
+def test_the_loss_in_the_table_says_of_how_many_steps_it_is_the_mean(tmp_path: Path) -> None:
+    for count, cell in ((30, "19.50"), (3, "1.000 (3 steps)"), (1, "0 (1 step)")):
+        rows = [STEP | {"step": n, "loss": float(n)} for n in range(count)]
+        (tmp_path / "a.jsonl").write_text(as_log(*rows))
+        titles, [row] = table([Run(str(tmp_path / "a.jsonl"))])
+        assert row[titles.index("mean loss of the last 20 steps")] == cell
+
+
+def test_a_page_shows_machine_date_settings_and_resumes(tmp_path: Path) -> None:
+    machine = {"cpu": "A CPU", "cores": 8, "gpu": None, "torch": "2.13.0"}
+    head = {"fastload_log": 1, "started": "2026-01-02 03:04:05 UTC", "machine": machine}
+    head |= {"batch_size": 4}
+    rows = [json.dumps(STEP | {"step": n}) for n in range(3)]
+    first = json.dumps(head)
+    (tmp_path / "a.jsonl").write_text("\n".join([first, *rows[:2], first, *rows[1:]]) + "\n")
+    run = Run(str(tmp_path / "a.jsonl"))
+    assert run.resumed == [1]
+    shown = page([run])
+    for expected in ("2026-01-02 03:04:05 UTC", "8 cores of A CPU", "batch_size 4", "at step 1<"):
+        assert expected in shown
+
+
+def test_without_matplotlib_the_tables_are_there_and_how_to_install_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    log, shown = logged(tmp_path / "a.jsonl", 0.01, 0.0), tmp_path / "a.html"
+    assert main(["report", str(log), "--html", str(shown)]) == 0
+    said = capsys.readouterr().out
+    assert "samples/s" in said
+    assert "pip install matplotlib" in said
+    assert "pip install matplotlib" in shown.read_text()
+    assert well_formed(shown.read_text()).count("table") == 2
+    assert main(["report", str(log), "--json", "--plot", str(tmp_path / "a.png")]) == 1
+    said = capsys.readouterr()
+    assert json.loads(said.out)
+    assert "pip install matplotlib" in said.err
 
 
 def test_runs_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -152,31 +265,19 @@ def test_runs_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     files = ["--html", str(page), "--plot", str(picture)]
     assert main(["report", str(slow), f"fastload={fast}", *files]) == 0
     shown = capsys.readouterr().out
-    for expected in ("baseline", "fastload", "4.00x", "75.0%", "0.0%"):
+    for expected in ("baseline", "fastload", "4.0x", "75 %", "0 %"):
         assert expected in shown
     assert picture.read_bytes().startswith(b"\x89PNG")
     seen = well_formed(page.read_text())
     assert seen.count("svg") == 4
-    assert seen.count("polyline") == 8
+    text = page.read_text()
+    for label in ("samples/s", "waiting for data, % of a step", "seconds of training", "step"):
+        assert f">{label}</text>" in text
     assert main(["report", "--json", str(slow)]) == 0
     [summary] = json.loads(capsys.readouterr().out).values()
     assert summary["samples_per_s"] == pytest.approx(16 / (5 * 0.04))
     assert summary["epoch_s"] == pytest.approx(0.12)
-
-
-def test_large_numbers_are_written_out() -> None:
-    drawn = svg.lines([[(1.0, 51_112.4), (3.0, 0.0)]], x="steps", y="samples/s")
-    assert "samples/s, up to 51,112<" in drawn
-    assert "steps, up to 3<" in drawn
-
-
-def test_a_loss_below_0_is_inside_its_picture() -> None:
-    drawn = svg.lines([[(1.0, -3.0), (2.0, -1.0), (3.0, -1.5)]], x="steps", y="loss")
-    assert "loss, from -3 to 0<" in drawn
-    (points,) = re.findall(r'points="([^"]*)"', drawn)
-    heights = [float(point.split(",")[1]) for point in points.split()]
-    assert heights[0] == 178
-    assert all(18 <= height <= 178 for height in heights)
+    assert (summary["mean_loss_steps"], summary["last_loss"]) == (6, pytest.approx(1 / 3))
 
 
 def test_a_run_without_losses_has_no_convergence(tmp_path: Path) -> None:
@@ -193,13 +294,6 @@ def test_names_cannot_break_the_page(tmp_path: Path) -> None:
     assert "script" not in well_formed(page.read_text())
 
 
-STEP = {"step": 0, "start_s": 0.0, "step_s": 0.0, "wait_s": 0.0, "samples": 4}
-
-
-def as_log(*rows: Any) -> str:
-    return "".join(json.dumps(row) + "\n" for row in ({"fastload_log": 1}, *rows))
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -209,7 +303,8 @@ def as_log(*rows: Any) -> str:
         as_log() + "nonsense\n",
         "\x00",
         as_log(STEP) + "\udcff\n",
-        as_log(STEP | {"loss": None}),
+        as_log(STEP | {"loss": "1"}),
+        as_log(STEP | {"step_s": None}),
         as_log(STEP, STEP | {"step": "1"}),
         as_log(STEP | {"step_s": "1"}),
     ],

@@ -180,9 +180,8 @@ def test_the_report_says_how_busy_the_gpu_was(
     files = [str(tmp_path / "gpu.jsonl"), str(tmp_path / "cpu.jsonl")]
     assert main(["report", *files, "--html", str(page), "--plot", str(tmp_path / "a.svg")]) == 0
     shown = capsys.readouterr().out
-    assert "gpu busy" in shown
-    assert "90.0%" in shown
-    assert "gpu busy, % of the time, up to 90" in page.read_text()
+    assert "90 %" in shown
+    assert "GPU busy, % of the time</text>" in page.read_text()
     assert well_formed(page.read_text()).count("svg") == 3
     assert main(["report", "--json", *files]) == 0
     found = json.loads(capsys.readouterr().out)

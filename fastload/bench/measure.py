@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
-from fastload import _core
+from fastload import _core, host
 from fastload.bench import system, torch_side
 from fastload.bench.timing import (
     Speed,
@@ -76,6 +76,7 @@ def measure(
     warm = bench.warm()
     return {
         "schema": SCHEMA,
+        "date": host.now(),
         "machine": system.describe(),
         "data": {
             "samples": extents.rows,

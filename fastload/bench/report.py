@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from fastload.plotting import plotter
+from fastload import charts, host
 
 _FEW_BATCHES = 50  # starting an epoch costs as much as some of them
 
@@ -107,21 +108,25 @@ def plot(result: dict[str, Any], path: Path) -> None:
         ModuleNotFoundError: matplotlib is missing.
         ValueError: it draws no such files.
     """
-    figure_class = plotter(path)
-    rows = [*_warm_rows(result["warm"]), *_cold_rows(result["cold"])]
-    figure = figure_class(figsize=(8, 0.6 + 0.4 * len(rows)), layout="constrained")
-    axes = figure.add_subplot()
-    colors = ["tab:orange" if name.startswith("fastload") else "tab:gray" for name, _ in rows]
+    footer = f"{result['date']}, {host.sentence(result['machine'])}"
+    charts.save(path, [partial(_draw, result)], footer, height=1.2 + 0.35 * len(_bars(result)))
+
+
+def _bars(result: dict[str, Any]) -> list[tuple[str, dict[str, float]]]:
+    return [*_warm_rows(result["warm"]), *_cold_rows(result["cold"])]
+
+
+def _draw(result: dict[str, Any], axes: Any) -> None:
+    rows = _bars(result)
+    colors = [charts.COLORS[1] if name.startswith("fastload") else "#888888" for name, _ in rows]
     bars = axes.barh(
         [name for name, _ in rows], [s["bytes_per_s"] / 1e9 for _, s in rows], color=colors
     )
     axes.bar_label(bars, [_rates(speed)[1] for _, speed in rows], padding=3)
     axes.invert_yaxis()
     axes.margins(x=0.12)
-    axes.spines[["top", "right"]].set_visible(False)
     data, batch_size = result["data"], result["settings"]["batch_size"]
     axes.set_title(
         f"{data['samples']:,} samples of {data['sample_bytes']:,} bytes, batches of {batch_size}"
     )
     axes.set_xlabel("GB/s")
-    figure.savefig(path, dpi=150)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import importlib.metadata
 import mmap
 import os
 import platform
@@ -14,40 +13,27 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fastload import _core
+from fastload import _core, host
 
 _CHUNK_BYTES = 1 << 30  # of a file, mapped at a time to ask what is cached
 
 
 def describe() -> dict[str, Any]:
     """The machine and the versions that matter for speed; no host name, no paths."""
-    versions = {}
-    for package in ("fastload", "torch", "numpy"):
-        try:
-            versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            versions[package] = "unknown"
     return {
-        "cpu": _cpu_model(),
+        **host.describe(),
         "architecture": platform.machine(),
-        "cores": core_count(),
         "copy_kernels": _core.copy_kernels(),
         "last_level_cache_bytes": _last_level_cache_bytes(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "kernel": f"{platform.system()} {platform.release()}",
-        "python": platform.python_version(),
-        **versions,
+        "numpy": host.version("numpy"),
     }
 
 
 def core_count() -> int:
     """The CPU cores that this process may use."""
-    return len(os.sched_getaffinity(0))
-
-
-def _cpu_model() -> str:
-    found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    return found[1] if found else platform.machine()
+    return host.core_count()
 
 
 def _last_level_cache_bytes() -> int:

@@ -45,12 +45,13 @@ def run(args: argparse.Namespace) -> int:
     """Measures, prints the table, writes the files asked for; returns the exit code."""
     from rich.console import Console
 
+    from fastload import charts
     from fastload.bench import report
     from fastload.bench.measure import Settings, measure
-    from fastload.plotting import plotter
 
-    if args.plot:
-        plotter(args.plot)  # what is wrong with it is told before the measurement, not after
+    draws = charts.is_available()
+    if args.plot and draws:
+        charts.check(args.plot)  # a wrong name is refused before the measurement, not after
     console = Console(stderr=args.json == Path("-"))
     settings = Settings(
         batch_size=args.batch_size,
@@ -73,6 +74,9 @@ def run(args: argparse.Namespace) -> int:
     if args.json and args.json != Path("-"):
         args.json.write_text(figures)
         console.print(f"All figures are in {args.json}.")
+    if not draws:
+        console.print(f"No picture: {charts.MISSING}")
+        return int(args.plot is not None)
     if args.plot:
         report.plot(result, args.plot)
         console.print(f"The picture is in {args.plot}.")

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from fastload.cli.arguments import output
+from fastload.cli.text import printable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,14 +21,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="written by fastload.watch or TrainStep(log=), each by one rank; the first one is "
         "what others are compared with",
     )
-    add("--html", type=output, metavar="FILE", help="write a page with the curves of all runs")
+    add("--html", type=output, metavar="FILE", help="write a page with tables and charts")
     add("--plot", type=output, metavar="FILE", help="draw them: x.png, x.pdf, ...")
     add("--json", action="store_true", help="print the table as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the table and writes the files asked for; returns the exit code."""
-    from fastload import runs
+    """Prints the table and writes the files that are requested; returns the exit code.
+
+    Without matplotlib tables are printed and written, and how to install it is said.
+    """
+    from fastload import charts, run_charts, runs
 
     found = []
     for log in arguments.logs:
@@ -35,13 +39,20 @@ def run(arguments: argparse.Namespace) -> int:
         found.append(runs.Run(path, name) if sign and not Path(log).exists() else runs.Run(log))
     if arguments.json:
         summaries = {run.name: run.summary() for run in found}
-        sys.stdout.write(json.dumps(summaries, indent=1) + "\n")
+        sys.stdout.write(json.dumps(summaries, indent=1, allow_nan=False) + "\n")
     else:
         _show(*runs.table(found))
+        for run in found:
+            for note in run.notes():
+                sys.stdout.write(printable(f"{run.name}: {note}") + "\n")
     if arguments.html:
-        arguments.html.write_text(runs.page(found))
+        arguments.html.write_text(run_charts.page(found), encoding="utf-8")
+    if not charts.is_available():
+        stream = sys.stderr if arguments.json else sys.stdout
+        stream.write(f"No charts: {charts.MISSING}\n")
+        return int(arguments.plot is not None)
     if arguments.plot:
-        runs.plot(found, arguments.plot)
+        run_charts.plot(found, arguments.plot)
     return 0
 
 
@@ -49,8 +60,6 @@ def _show(titles: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
-
-    from fastload.cli.text import printable
 
     table = Table(titles[0])
     for title in titles[1:]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastload import nvml, svg
+from fastload import charts, nvml
 from fastload.doctor.phases import PHASES
 
 _NAMES = {
@@ -57,34 +57,43 @@ def show(report: dict[str, Any]) -> None:
 
 
 def page(report: dict[str, Any]) -> str:
-    """The report as a page of HTML."""
+    """The report as a page of HTML; without matplotlib it has no timeline."""
     shares = [(name, f"{share:.1%}") for name, share in report["shares"].items()]
     steps = [(name, f"{step:.2f}") for name, step, _ in bars(report)]
-    parts = [svg.paragraph(report["sentence"])]
+    parts = [charts.paragraph(report["sentence"])]
     if report["advice"]:
-        items = "".join(svg.item(advice) for advice in report["advice"])
-        parts += [svg.heading("What to change"), f"<ul>{items}</ul>"]
-    parts += [svg.heading("Where the time goes"), svg.table(("share", "of a step"), shares)]
-    parts += [svg.heading("A step"), svg.table(("batches", "ms"), steps)]
-    parts += [svg.heading("Timeline"), svg.legend(("the step", "waiting for data"))]
-    for rank in report["ranks"]:
-        if len(report["ranks"]) > 1:
-            parts.append(svg.paragraph(f"rank {rank['rank']}"))
-        parts.append(svg.bands(_timeline(rank["timeline"])))
-    parts += [svg.paragraph(note) for note in [*quoted(report), *report["notes"]]]
-    return svg.page(f"fastload doctor: {report['verdict']}", parts)
+        parts += [charts.heading("What to change"), charts.items(report["advice"])]
+    parts += [charts.heading("Where the time goes"), charts.table(("share", "of a step"), shares)]
+    parts += [charts.heading("A step"), charts.table(("batches", "ms"), steps)]
+    parts.append(charts.heading("Timeline"))
+    if charts.is_available():
+        parts.append(charts.grid([_timeline(rank) for rank in report["ranks"]]))
+    else:
+        parts.append(charts.paragraph(charts.MISSING))
+    parts += [charts.paragraph(note) for note in [*quoted(report), *report["notes"]]]
+    return charts.page(f"fastload doctor: {report['verdict']}", parts)
 
 
-def _timeline(steps: list[list[Any]]) -> list[tuple[str, list[tuple[float, float, int]]]]:
+def _timeline(rank: dict[str, Any]) -> str:
     """Each phase a row, from its first step on."""
-    rows = []
-    for name in PHASES:
-        taken = [step[1:] for step in steps if step[0] == name]
-        if not taken:
-            continue
-        begin, bars = taken[0][0], []
-        for start, wait, step in taken:
-            bars.append((start - begin, start - begin + wait, 1))
-            bars.append((start - begin + wait, start - begin + step, 0))
-        rows.append((name, bars))
-    return rows
+    phases = [name for name in PHASES if any(step[0] == name for step in rank["timeline"])]
+
+    def draw(axes: Any) -> None:
+        for row, phase in enumerate(phases):
+            taken = [step[1:] for step in rank["timeline"] if step[0] == phase]
+            first = taken[0][0]
+            waits = [(start - first, wait) for start, wait, _ in taken]
+            own = [(start - first + wait, step - wait) for start, wait, step in taken]
+            axes.broken_barh(own, (row - 0.35, 0.7), color=charts.COLORS[0], label="the step")
+            axes.broken_barh(waits, (row - 0.35, 0.7), color=charts.COLORS[1], label="waiting")
+        axes.set_yticks(range(len(phases)), [_NAMES[phase] for phase in phases])
+        axes.invert_yaxis()
+        axes.set_xlabel("ms since the first step of the phase")
+        axes.legend(*_first_of_each(axes), fontsize="small", ncols=2, loc="lower right")
+
+    return charts.chart(draw, f"Timeline of rank {rank['rank']}", height=0.9 + 0.5 * len(phases))
+
+
+def _first_of_each(axes: Any) -> tuple[list[Any], list[str]]:
+    handles, labels = axes.get_legend_handles_labels()
+    return handles[:2], labels[:2]

@@ -1,0 +1,108 @@
+"""Measured numbers: the range that is known of them, and how they are printed."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Sequence
+from typing import NamedTuple
+
+# Two-sided 95 % quantiles of Student's t, by degrees of freedom.
+_QUANTILES = (12.7, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36)
+_BLOCKS = 8
+_UNITS = ((3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+
+
+class Range(NamedTuple):
+    """A number that lies between two bounds.
+
+    Attributes:
+        low: The least that the measurements allow.
+        high: The most.
+
+    Example:
+        >>> Range(1.24, 3.06).text()
+        '1.2 to 3.1'
+        >>> Range(0.0009, 0.068).duration()
+        '0.90 to 68 ms'
+    """
+
+    low: float
+    high: float
+
+    def text(self, digits: int = 2) -> str:
+        """Both bounds, or one number where both are printed alike."""
+        low, high = number(self.low, digits), number(self.high, digits)
+        return low if low == high else f"{low} to {high}"
+
+    def duration(self) -> str:
+        """Seconds, in the unit that fits the larger bound."""
+        size, unit = _unit(self.high)
+        return f"{Range(self.low / size, self.high / size).text()} {unit}"
+
+    def percent(self) -> str:
+        """Shares as percentages without decimals."""
+        low, high = (f"{100 * share:.0f}" for share in self)
+        return f"{low} %" if low == high else f"{low} to {high} %"
+
+    def between(self, least: float, most: float) -> Range:
+        """The range with both bounds moved into [least, most]."""
+        return Range(*(min(max(bound, least), most) for bound in self))
+
+    def over(self, other: Range) -> Range:
+        """The quotient of two positive numbers."""
+        tiny = 1e-12
+        return Range(self.low / max(tiny, other.high), self.high / max(tiny, other.low))
+
+
+def mean_range(values: Sequence[float]) -> Range:
+    """The 95 % confidence interval of the mean of a series, by the means of up to 8 blocks of it.
+
+    Blocks, since neighbours are alike: loaders with workers deliver in bursts.
+
+    Example:
+        >>> mean_range([1.0] * 40)
+        Range(low=1.0, high=1.0)
+    """
+    mean = statistics.fmean(values)
+    count = min(_BLOCKS, len(values))
+    if count < 2:
+        return Range(mean, mean)
+    edges = [len(values) * block // count for block in range(count + 1)]
+    means = [statistics.fmean(values[a:b]) for a, b in itertools.pairwise(edges)]
+    error = _QUANTILES[count - 2] * statistics.stdev(means) / math.sqrt(count)
+    return Range(mean - error, mean + error)
+
+
+def number(value: float, digits: int = 3) -> str:
+    """A number with so many significant digits, in full where that is readable.
+
+    Example:
+        >>> [number(x) for x in (0, 0.0012345, 51_162.4, 1.0, 1e-9)]
+        ['0', '0.00123', '51,200', '1.00', '1e-09']
+    """
+    if not math.isfinite(value):
+        return "not finite"
+    rounded = float(f"{value:.{digits - 1}e}")
+    if rounded == 0:
+        return "0"
+    exponent = math.floor(math.log10(abs(rounded)))
+    if not -5 < exponent < 12:
+        return f"{rounded:.{digits}g}"
+    return f"{rounded:,.{max(0, digits - 1 - exponent)}f}"
+
+
+def duration(seconds: float, digits: int = 2) -> str:
+    """Seconds in the unit that fits.
+
+    Example:
+        >>> duration(0.0678), duration(5400)
+        ('68 ms', '1.5 h')
+    """
+    size, unit = _unit(seconds)
+    return f"{number(seconds / size, digits)} {unit}"
+
+
+def _unit(seconds: float) -> tuple[float, str]:
+    return next((unit for unit in _UNITS if abs(seconds) >= unit[0]), (1.0, "s"))
