@@ -37,8 +37,8 @@ class Dataset:
         extents: Where the samples lie.
         io: How files are read: "auto", "mmap" or "pread".
         verify: What is compared with the checksums of packed data: None: nothing; "open": now,
-            the header of each shard, and that the bounds of ragged fields are in order; "lazy":
-            each block of 1 MiB, when it is read first.
+            the header of each shard, and that the bounds of ragged fields rise from 0 to the
+            total of their values; "lazy": each block of 1 MiB, when it is read first.
 
     Attributes:
         io: As given.
@@ -356,8 +356,8 @@ def open(
         split: The name of a split of a packed folder; None for all samples.
         io: How files are read: "auto" (by file system), "mmap" or "pread".
         verify: What is compared with the checksums of packed data: None: nothing; "open": now,
-            the header of each shard, and that the bounds of ragged fields are in order; "lazy":
-            each block of 1 MiB, when it is read first.
+            the header of each shard, and that the bounds of ragged fields rise from 0 to the
+            total of their values; "lazy": each block of 1 MiB, when it is read first.
 
     Raises:
         FormatError: a file is not what it says it is, or files disagree; the message names them.

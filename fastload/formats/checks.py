@@ -19,12 +19,12 @@ def checked(extents: Extents, verify: str | None) -> Extents:
 
     Args:
         extents: Where the samples lie.
-        verify: None; "open": compares headers and bounds now; "lazy": the core compares each block
-            when it is read first.
+        verify: None; "open": compares the headers and bounds of all shards now; "lazy": the core
+            compares each block when it is read first.
 
     Raises:
         ValueError: `verify` is none of these.
-        FormatError: a header does not fit its checksum, or bounds are out of order.
+        FormatError: a header does not fit its checksum, or bounds do not rise from 0 to the total.
         OSError: a file cannot be read.
     """
     if verify not in VERIFY_KINDS:
@@ -106,12 +106,29 @@ def _check_bounds(column: Column, shard_rows: Int64Array) -> None:
     bounds = column.bounds
     if bounds is None:
         return
-    places = zip(bounds.sources, bounds.offsets, shard_rows, bounds.totals, strict=True)
-    for source, offset, rows, total in places:
-        if rows:
-            data = source.read(int(offset), 8 * (int(rows) + 1))
-            if fault := bounds_fault(np.frombuffer(data, "<i8"), int(rows), int(total)):
-                raise FormatError(f"{source}: field {column.field.name!r}: {fault}")
+    for shard in np.flatnonzero(shard_rows):
+        source, rows = bounds.sources[shard], int(shard_rows[shard])
+        total = int(bounds.totals[shard])
+        data = source.read(int(bounds.offsets[shard]), 8 * (rows + 1))
+        fault = bounds_fault(np.frombuffer(data, "<i8"), rows, total)
+        if fault is None and bounds.ends is not None and bounds.ends[shard, 0] >= 0:
+            ends = (source.read(int(at), 8) for at in bounds.ends[shard])
+            fault = ends_fault(*(int.from_bytes(end, "little", signed=True) for end in ends), total)
+        if fault is not None:
+            raise FormatError(f"{source}: field {column.field.name!r}: {fault}")
+
+
+def ends_fault(first: int, last: int, total: int) -> str | None:
+    """What is wrong with the first and the last bound of a whole shard, or None.
+
+    Args:
+        first: The bound where the first sample begins; 0 is right.
+        last: The bound where the last sample ends.
+        total: The elements of the shard's values, which `last` must equal.
+    """
+    if (first, last) == (0, total):
+        return None
+    return f"the first and the last bound are {first} and {last}, not 0 and {total}"
 
 
 def bounds_fault(bounds: Int64Array, rows: int, total: int) -> str | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fastload.formats.extents import Bounds, Column, Extents, Group
+from fastload.formats.extents import Bounds, Column, Extents, Group, Int64Array
 from fastload.structure import flatten, is_leaf, leaf_names, map_leaves, renumber, skeleton
 
 
@@ -63,6 +63,7 @@ def _join_columns(columns: list[Column]) -> Column:
             tuple(source for part in held for source in part.sources),
             np.concatenate([part.offsets for part in held]),
             np.concatenate([part.totals for part in held]),
+            np.concatenate([_ends(part) for part in held]),
         )
         if held
         else None
@@ -70,6 +71,10 @@ def _join_columns(columns: list[Column]) -> Column:
     known = [column.sizes for column in columns if column.sizes is not None]
     sizes = np.concatenate(known) if len(known) == len(columns) else None
     return replace(first, sources=sources, offsets=offsets, bounds=bounds, sizes=sizes)
+
+
+def _ends(bounds: Bounds) -> Int64Array:
+    return np.full((len(bounds.sources), 2), -1) if bounds.ends is None else bounds.ends
 
 
 def _join_groups(groups: list[Group]) -> Group:

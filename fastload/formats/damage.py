@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from fastload import _core
-from fastload.formats.checks import bounds_fault
+from fastload.formats.checks import bounds_fault, ends_fault
 from fastload.formats.extents import SIZE_BYTES, FileSource, Int64Array
 from fastload.formats.shard import CRC_BLOCK_BYTES, DATASET_ID_LENGTH, Layout
 
@@ -137,8 +137,7 @@ class ShardCheck:
             of, rows = self.layout.fields[number], self.layout.rows
             bounds = self._read_bounds(number)
             fault = bounds_fault(bounds, rows, total)
-            if fault is None and (bounds[0], bounds[-1]) != (0, total):
-                fault = f"they go from {bounds[0]} to {bounds[-1]}, but there are {total} elements"
+            fault = fault or ends_fault(int(bounds[0]), int(bounds[-1]), total)
             if fault is not None:
                 start = self.layout.bounds[number]
                 span = start, start + 8 * (rows + 1) - 1

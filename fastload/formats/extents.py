@@ -113,11 +113,14 @@ class Bounds:
         sources: One per shard.
         offsets: One per shard: the byte of its source where the bounds start, aligned or not.
         totals: One per shard: the elements that its values hold, which no bound may exceed.
+        ends: int64 (shards, 2): the bytes of its source where the first and the last bound of each
+            whole shard lie, for checks: a slice leaves them as they are. -1 where they need none.
     """
 
     sources: tuple[Source, ...]
     offsets: Int64Array
     totals: Int64Array
+    ends: Int64Array | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,7 +213,8 @@ class Column:
         if bounds is not None:
             starts = bounds.offsets[shards].copy()
             starts[:1] += 8 * skip
-            bounds = Bounds(bounds.sources[shards], starts, bounds.totals[shards])
+            ends = None if bounds.ends is None else bounds.ends[shards]
+            bounds = Bounds(bounds.sources[shards], starts, bounds.totals[shards], ends)
         else:
             offsets[:1] += skip * self.row_stride
         sources = self.sources[shards]

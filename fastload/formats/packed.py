@@ -100,7 +100,9 @@ def _group(folder: str, shards: Shards) -> Group:
         bounds, sizes = None, places.sizes(of) if of.sized else None
         if of.ragged:
             totals = np.array(shards.totals[of.name], np.int64)
-            bounds = Bounds(sources, places.bounds(of), totals)
+            first = places.bounds(of)
+            ends = np.stack([first, first + 8 * np.array(shards.rows, np.int64)], 1)
+            bounds = Bounds(sources, first, totals, ends)
         starts = places.column(of)
         read = replace(of, sized=False)  # the column knows
         columns.append(Column(read, of.row_bytes, sources, starts, bounds, sizes=sizes))
