@@ -11,7 +11,13 @@ import numpy.typing as npt
 from fastload.dataset import Dataset
 from fastload.formats.extents import Extents, Int64Array
 from fastload.formats.files import Paths, absolute_paths
-from fastload.formats.tokens import TokenFile, document_extents, read_files, window_extents
+from fastload.formats.tokens import (
+    TokenFile,
+    check_vocabulary,
+    document_extents,
+    read_files,
+    window_extents,
+)
 
 _MAX_TOKENS = 2**48  # of a window: its bytes fit 64 bits by far
 
@@ -23,7 +29,7 @@ class TokenDataset(Dataset):
     `.bin` with `.idx` and llm.c's `.bin`. Window i of a file holds its tokens
     `i * stride ... i * stride + seq_len`, so a file of n tokens has
     `(n - 1 - seq_len) // stride + 1` windows, none if it is too short; no window crosses files.
-    Ids are not compared with a vocabulary. It is pickled as its path and options.
+    It is pickled as its path and options.
 
     nanoGPT's `get_batch` draws windows at random::
 
@@ -47,6 +53,9 @@ class TokenDataset(Dataset):
             long as it is (see `PadTo` and `Jagged`). For other files, where documents begin and the
             last one ends: integers from 0 to the number of tokens; for several files a list of
             these.
+        vocab_size: Every token must be in [0, vocab_size). The files are read once for this when
+            the dataset is made (about a second for each GB), not where it is unpickled. None: ids
+            are not checked.
         io: How files are read: "auto" (by file system), "mmap" or "pread".
 
     Attributes:
@@ -56,9 +65,11 @@ class TokenDataset(Dataset):
         dtype: Of the tokens in the file, as a name.
         targets: As given.
         documents: As given.
+        vocab_size: As given.
 
     Raises:
-        FormatError: a file is damaged, does not fit its index or header, or has another dtype.
+        FormatError: a file is damaged, is of another format, does not fit its index or header, or
+            has another dtype; a token is not in [0, vocab_size), named by file and position.
         ValueError: arguments that do not fit each other or the files.
         OSError: a file cannot be read.
 
@@ -77,6 +88,7 @@ class TokenDataset(Dataset):
         dtype: Any = None,
         targets: bool = True,
         documents: bool | npt.ArrayLike | Sequence[npt.ArrayLike] = False,
+        vocab_size: int | None = None,
         io: str = "auto",
     ) -> None:
         self.path = absolute_paths(path)
@@ -93,7 +105,11 @@ class TokenDataset(Dataset):
         else:
             self.seq_len = _positive("seq_len", seq_len)
             self.stride = self.seq_len if stride is None else _positive("stride", stride)
+        self.vocab_size = None if vocab_size is None else _positive("vocab_size", vocab_size)
         super().__init__(self._reopen(), io)
+        if self.vocab_size is not None:
+            for file in self._files:
+                check_vocabulary(file, self.vocab_size)
 
     def _reopen(self) -> Extents:
         files = read_files(self.path, self.dtype)

@@ -213,7 +213,8 @@ def test_readers_of_one_format_do_not_guess(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.arange(4))
     with pytest.raises(FormatError, match="safetensors"):
         safetensors.read_extents(tmp_path / "x.npy")
-    assert raw.read_extents(tmp_path / "x.npy", "uint8", ()).rows == 160
+    with pytest.raises(FormatError, match=r"is a \.npy file, and is not read as raw numbers"):
+        raw.read_extents(tmp_path / "x.npy", "uint8", ())
     with pytest.raises(FormatError, match=r"does not start like a \.npy"):
         (tmp_path / "y.npy").write_bytes(bytes(200))
         npy.read_extents(tmp_path / "y.npy")

@@ -300,3 +300,36 @@ def test_fingerprints_tell_windows_apart(tmp_path: Path) -> None:
         TokenDataset(path, documents=[0, 50, 100]),
     ]
     assert len({dataset.fingerprint for dataset in made}) == len(made)
+
+
+# --- vocabulary
+
+
+@pytest.mark.parametrize("place", [0, 7, 99])
+@pytest.mark.parametrize(("dtype", "bad"), [("u2", 50), ("i4", -1), ("i8", 2**40), ("u1", 50)])
+def test_a_token_beyond_the_vocabulary_is_named_by_its_place(
+    tmp_path: Path, dtype: str, bad: int, place: int
+) -> None:
+    tokens = np.arange(100).astype(dtype) % 50
+    np.save(tmp_path / "good.npy", tokens)
+    tokens[place] = bad
+    np.save(tmp_path / "bad.npy", tokens)
+    assert len(TokenDataset(tmp_path / "good.npy", 8, vocab_size=50)) == 12
+    both = [tmp_path / "good.npy", tmp_path / "bad.npy"]
+    said = rf"bad\.npy: token {place} \(byte {128 + place * tokens.itemsize}\) is {bad}, not in"
+    with pytest.raises(FormatError, match=said):
+        TokenDataset(both, 8, vocab_size=50)
+    with pytest.raises(FormatError, match=said):
+        TokenDataset(tmp_path / "bad.npy", documents=[0, 100], vocab_size=50)
+
+
+def test_a_vocabulary_is_checked_once_and_travels_with_the_dataset(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    np.arange(100, dtype="u2").tofile(tmp_path / "t.bin")
+    dataset = TokenDataset(tmp_path / "t.bin", 8, vocab_size=100)
+    monkeypatch.setattr("fastload.tokens.check_vocabulary", None)
+    assert pickle.loads(pickle.dumps(dataset)).vocab_size == 100
+    for wrong in (0, -1, True, 2.5, "9"):
+        with pytest.raises(ValueError, match="vocab_size must be a positive integer"):
+            TokenDataset(tmp_path / "t.bin", 8, vocab_size=wrong)  # type: ignore[arg-type]

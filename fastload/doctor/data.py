@@ -11,6 +11,7 @@ from typing import Any
 
 from fastload.bench import system
 from fastload.doctor import machine
+from fastload.formats.files import absolute
 
 _BLOCK_BYTES = 1 << 20
 _SECONDS = 1.0  # for each speed
@@ -30,9 +31,9 @@ def check(path: str, clock: Callable[[], float] = time.perf_counter) -> dict[str
 
     Raises:
         FileNotFoundError: there is nothing at the path.
-        ValueError: there are no bytes.
+        ValueError: there are no bytes, or the path is remote.
     """
-    if not os.path.exists(path):
+    if not os.path.exists(absolute(path)):
         raise FileNotFoundError(2, "there is no such file or folder", path)
     files = list(itertools.islice(_files(path), 100_000))
     sizes = {file: os.path.getsize(file) for file in files}

@@ -17,6 +17,7 @@ from fastload.formats.files import (
     list_files,
     suffix,
 )
+from fastload.formats.signatures import refuse_other_formats
 
 _PACK_ADVICE = "`fastload pack` converts images, tables, .npz and others (docs/pack.md)"
 
@@ -54,6 +55,8 @@ def open_extents(path: Paths, *, dtype: Any = None, shape: Any = None) -> Extent
         raise ValueError(f"dtype and shape are for raw files, but {where!r} is {kind}")
     if kind == "raw":
         if dtype is None or shape is None:
+            for file in [where] if isinstance(where, str) else where:
+                refuse_other_formats(file_source(file), "raw numbers")
             raise ValueError(
                 f"{where!r} is read as raw numbers, which needs dtype= and shape=; if it holds "
                 f"something else: {_PACK_ADVICE}, TokenDataset reads streams of tokens"
@@ -76,8 +79,6 @@ def _kind_of_file(path: str) -> str:
         return "npy"
     if ending == ".safetensors" or (ending not in (".bin", ".raw") and start[8:] == b"{"):
         return "safetensors"
-    if ending == ".npz":
-        raise FormatError(f"{source}: an .npz archive cannot be read in place; {_PACK_ADVICE}")
     return "raw"
 
 

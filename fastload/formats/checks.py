@@ -112,8 +112,11 @@ def _check_bounds(column: Column, shard_rows: Int64Array) -> None:
         data = source.read(int(bounds.offsets[shard]), 8 * (rows + 1))
         fault = bounds_fault(np.frombuffer(data, "<i8"), rows, total)
         if fault is None and bounds.ends is not None and bounds.ends[shard, 0] >= 0:
-            ends = (source.read(int(at), 8) for at in bounds.ends[shard])
-            fault = ends_fault(*(int.from_bytes(end, "little", signed=True) for end in ends), total)
+            first, last = (
+                int.from_bytes(source.read(int(at), 8), "little", signed=True)
+                for at in bounds.ends[shard]
+            )
+            fault = ends_fault(first, last, total)
         if fault is not None:
             raise FormatError(f"{source}: field {column.field.name!r}: {fault}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
@@ -10,13 +11,33 @@ from collections.abc import Sequence
 from fastload.errors import FormatError
 from fastload.formats.extents import FileSource
 
+_PSEUDO_SIZES = (0, 4096)  # that /proc and /sys report
+
+# A URL; with one slash where pathlib made a path of it.
+_URL = re.compile(
+    r"([a-z][a-z0-9+.-]+(?=://)|(?:s3a?|gs|gcs|hf|https?|az|abfss?|hdfs|ftp|file|r2|oss)(?=:/))",
+    re.IGNORECASE,
+)
+
 AnyPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 Paths = AnyPath | Sequence[AnyPath]
 
 
 def absolute(path: AnyPath) -> str:
-    """The path as str, made absolute but otherwise as given: `..` may follow a symlink."""
-    return os.path.join(os.getcwd(), os.fsdecode(path))
+    """The path as str, made absolute but otherwise as given: `..` may follow a symlink.
+
+    Raises:
+        ValueError: a remote path, such as "s3://bucket/key".
+    """
+    text = os.fsdecode(path)
+    if (remote := _URL.match(text)) and not os.path.lexists(text):
+        if remote[1].lower() == "file":
+            raise ValueError(f"{text}: is a URL; give the path alone")
+        raise ValueError(
+            f"{text}: remote paths are not supported yet ({remote[1]}); copy the data to a local "
+            "disk, or mount it"
+        )
+    return os.path.join(os.getcwd(), text)
 
 
 def absolute_paths(paths: Paths) -> str | list[str]:
@@ -49,8 +70,29 @@ def file_source(path: AnyPath) -> FileSource:
     if not stat.S_ISREG(status.st_mode):
         kind = "a folder" if stat.S_ISDIR(status.st_mode) else "not a regular file"
         raise FormatError(f"{full}: {kind} where a data file is needed")
-    with open(full, "rb"):  # now, rather than at the first batch
-        return FileSource(full, status.st_size, identity=identity_of(status))
+    descriptor = os.open(full, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # not at the first batch
+    try:
+        if status.st_size in _PSEUDO_SIZES:
+            _check_size(full, descriptor, status.st_size)
+    finally:
+        os.close(descriptor)
+    return FileSource(full, status.st_size, identity=identity_of(status))
+
+
+def _check_size(path: str, descriptor: int, size: int) -> None:
+    """Raises FormatError for a file of /proc or /sys, whose size is not that of its content."""
+    try:
+        fits = bool(os.pread(descriptor, 1, size - 1)) if size else not os.pread(descriptor, 1, 0)
+    except OSError as error:
+        if error.errno not in (errno.EAGAIN, errno.ESPIPE):  # those of streams of the kernel
+            error.filename = path
+            raise
+        fits = False
+    if not fits and os.fstat(descriptor).st_size == size:  # an ordinary file may grow meanwhile
+        raise FormatError(
+            f"{path}: its size is reported as {size} bytes, but its content is of another length, "
+            "as in /proc and /sys; copy it to an ordinary file"
+        )
 
 
 def list_files(folder: AnyPath) -> list[str]:

@@ -11,6 +11,7 @@ from fastload.errors import FormatError
 from fastload.formats.dense import single_group
 from fastload.formats.extents import Extents, Field
 from fastload.formats.files import Paths, file_source, with_suffix
+from fastload.formats.signatures import refuse_other_formats
 from fastload.structure import BARE_NAME
 
 
@@ -24,7 +25,8 @@ def read_extents(paths: Paths, dtype: Any, shape: int | Sequence[int]) -> Extent
             `()` for samples that are single numbers.
 
     Raises:
-        FormatError: the size of a file is no multiple of a sample's.
+        FormatError: the size of a file is no multiple of a sample's, or its first bytes are those
+            of another format.
         ValueError: the dtype or shape is not supported.
         OSError: a file cannot be read.
 
@@ -36,6 +38,7 @@ def read_extents(paths: Paths, dtype: Any, shape: int | Sequence[int]) -> Extent
         raise ValueError(f"samples of shape {field.shape} have no bytes to count in a raw file")
     sources = [file_source(path) for path in with_suffix(paths, ".bin")]
     for source in sources:
+        refuse_other_formats(source, "raw numbers")
         if rest := source.size_bytes % field.row_bytes:
             raise FormatError(
                 f"{source}: {source.size_bytes} bytes is not a multiple of {field.row_bytes}, the "

@@ -27,6 +27,7 @@ from fastload.formats.extents import (
 )
 from fastload.formats.files import Paths, absolute_paths, file_source, list_files, suffix
 from fastload.formats.raw import dtype_name
+from fastload.formats.signatures import refuse_other_formats
 from fastload.structure import BARE_NAME
 
 DTYPES = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "int64")
@@ -34,6 +35,8 @@ DTYPES = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "int64")
 
 RAW_DTYPE = "uint16"
 """What a raw file is read as when nobody says; GPT-2's ids fit."""
+
+_CHECKED_BYTES = 1 << 24  # of tokens that are compared with the vocabulary at once
 
 _MEGATRON_MAGIC = b"MMIDIDX\0\0"
 # Megatron's codes; fairseq, whose files differ by the document index, added the last two.
@@ -93,6 +96,34 @@ def read_files(paths: Paths, dtype: Any = None) -> list[TokenFile]:
     return files
 
 
+def check_vocabulary(file: TokenFile, vocab_size: int) -> None:
+    """Reads all tokens of a file, unless its dtype holds no other ids.
+
+    Raises:
+        FormatError: a token is not in [0, vocab_size); the message names its place.
+        OSError: the file cannot be read.
+    """
+    dtype = np.dtype(file.dtype)
+    if dtype.kind == "u" and np.iinfo(dtype).max < vocab_size:
+        return
+    step = _CHECKED_BYTES // dtype.itemsize
+    for start in range(0, file.count, step):
+        count = min(step, file.count - start)
+        data = file.source.read(file.offset + start * dtype.itemsize, count * dtype.itemsize)
+        if len(data) != count * dtype.itemsize:
+            raise FormatError(f"{file.source}: truncated while it was read")
+        tokens = np.frombuffer(data, dtype)
+        if tokens.min() >= 0 and tokens.max() < vocab_size:
+            continue
+        place = int(((tokens < 0) | (tokens >= vocab_size)).argmax())
+        raise FormatError(
+            f"{file.source}: token {start + place} (byte "
+            f"{file.offset + (start + place) * dtype.itemsize}) is {tokens[place]}, not in "
+            f"[0, {vocab_size}), the ids of vocab_size={vocab_size}; the file is read as "
+            f"{file.dtype}: is it what was written?"
+        )
+
+
 def _find(paths: Paths) -> list[str]:
     where = absolute_paths(paths)
     if not where:
@@ -130,6 +161,7 @@ def _read_file(path: str, wanted: str | None) -> TokenFile:
         return _read_npy(source)
     if int.from_bytes(start[:4], "little") in _LLMC_KINDS:
         return _read_llmc(source, start)
+    refuse_other_formats(source, "tokens")
     dtype = wanted or RAW_DTYPE
     item_bytes = np.dtype(dtype).itemsize
     if rest := source.size_bytes % item_bytes:

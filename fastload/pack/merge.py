@@ -50,12 +50,12 @@ def merge(out: AnyPath, inputs: Sequence[AnyPath], *, overwrite: bool = False) -
     """
     if isinstance(inputs, (str, bytes, os.PathLike)) or not inputs:
         raise ValueError("a list of packed folders is needed")
+    folder = OutputFolder(out)
     paths = [absolute(path) for path in inputs]
     manifests = [read_manifest(path) for path in paths]
     for path, manifest in zip(paths, manifests, strict=True):
         read_extents(path, manifest=manifest)  # all shards are there and have their sizes
         _check_alike(paths[0], manifests[0], path, manifest)
-    folder = OutputFolder(out)
     for path in paths:
         folder.check_source(path)
     folder.check_new(overwrite=overwrite)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
+from reports.prelude import put
 
 import fastload
 from fastload import FormatError
@@ -20,3 +23,13 @@ def test_bounds_that_leave_out_values_are_found_when_a_dataset_is_opened() -> No
     shard.write_bytes(content.replace(bounds, cut))
     with pytest.raises(FormatError, match="field 'r': the first and the last bound are 0 and 4"):
         fastload.open("out", verify="open")
+
+
+def test_a_compressed_file_is_no_raw_numbers_and_no_tokens() -> None:
+    put("w.bin", gzip.compress(os.urandom(9999)))
+    with pytest.raises(FormatError, match=r"w\.bin: is a gzip file"):
+        fastload.open("w.bin", dtype="u1", shape=())
+    with pytest.raises(FormatError, match=r"w\.bin: is a gzip file"):
+        fastload.TokenDataset("w.bin", 8)
+    with pytest.raises(FormatError, match=r"w\.bin: is a gzip file"):
+        fastload.pack("w.bin", "out", kind="raw", dtype="u1", shape=())
