@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -71,14 +72,41 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Header:
-    """The tensors of a file in the order of its header, and its `__metadata__`."""
+    """The tensors of a file in the order of its header, and its `__metadata__`.
+
+    `left_out` are the names of tensors that the caller does not need.
+    """
 
     tensors: tuple[Tensor, ...]
     metadata: dict[str, str]
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def field_names(self) -> list[str]:
+        """The names of all fields, also of those left out."""
+        names = (whole_name(name) for name in (*(t.name for t in self.tensors), *self.left_out))
+        own = self.metadata.get("fastload") == "1"
+        return [name for name in dict.fromkeys(names) if not own or not name.startswith("__")]
 
 
-def read_header(source: FileSource) -> Header:
+def whole_name(tensor: str) -> str:
+    """The name of the field that a tensor belongs to."""
+    for part in (VALUES, OFFSETS, SIZES):
+        if tensor.endswith(part):
+            return tensor.removesuffix(part)
+    return tensor
+
+
+def _takes_all(field: str) -> bool:
+    return True
+
+
+def read_header(source: FileSource, takes: Callable[[str], bool] = _takes_all) -> Header:
     """Reads and checks the header as strictly as the format demands.
+
+    Args:
+        source: The file.
+        takes: Whether a field is needed; of the others, dtype and shape are not checked.
 
     Raises:
         FormatError: the file is truncated or has bytes behind its last tensor; the header is no
@@ -102,13 +130,18 @@ def read_header(source: FileSource) -> Header:
     metadata = entries.pop("__metadata__", None) or {}
     if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
         raise FormatError(f"{path}: damaged safetensors header: __metadata__ must map str to str")
-    tensors, spans = [], []
+    tensors, spans, left_out = [], [], []
     for name, entry in entries.items():
-        dtype, shape, (begin, end) = _entry(path, name, entry)
+        dtype, shape, (begin, end) = _parts(path, name, entry)
+        if not name.startswith("__") and not takes(whole_name(name)):
+            left_out.append(name)
+            spans.append((begin, end, name))
+            continue
+        dtype, shape = _checked(path, name, dtype, shape, (begin, end))
         tensors.append(Tensor(name, dtype, shape, 8 + length + begin))
         spans.append((begin, end, name))
     _check_tiling(path, sorted(spans), size - 8 - length)
-    return Header(tuple(tensors), metadata)
+    return Header(tuple(tensors), metadata, tuple(left_out))
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -118,8 +151,8 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return made
 
 
-def _entry(path: str, name: str, entry: Any) -> tuple[str, tuple[int, ...], tuple[int, int]]:
-    """Dtype, shape and data_offsets of one tensor."""
+def _parts(path: str, name: str, entry: Any) -> tuple[Any, tuple[int, ...], tuple[int, int]]:
+    """Dtype, shape and data_offsets of one tensor, as the header spells them."""
     try:
         dtype, shape, offsets = (entry[key] for key in ("dtype", "shape", "data_offsets"))
         begin, end = offsets
@@ -128,10 +161,18 @@ def _entry(path: str, name: str, entry: Any) -> tuple[str, tuple[int, ...], tupl
         raise FormatError(f"{path}: tensor {name!r}: damaged entry {entry!r:.100}") from error
     if not well_formed or not isinstance(shape, list):
         raise FormatError(f"{path}: tensor {name!r}: damaged entry {entry!r:.100}")
+    return dtype, tuple(shape), (begin, end)
+
+
+def _checked(
+    path: str, name: str, dtype: Any, shape: tuple[int, ...], span: tuple[int, int]
+) -> tuple[str, tuple[int, ...]]:
+    """Dtype, as torch spells it, and shape of a tensor that has as many bytes."""
+    begin, end = span
     if not isinstance(dtype, str) or dtype not in DTYPES:
         raise FormatError(f"{path}: tensor {name!r}: dtype {dtype!r:.50} is not supported")
     try:
-        field = Field(name, DTYPES[dtype], tuple(shape))
+        field = Field(name, DTYPES[dtype], shape)
     except ValueError as error:
         raise FormatError(f"{path}: {error}") from error
     if end > MAX_BYTES or end - begin != field.row_bytes:
@@ -139,7 +180,7 @@ def _entry(path: str, name: str, entry: Any) -> tuple[str, tuple[int, ...], tupl
             f"{path}: tensor {name!r}: {field} needs {field.row_bytes} bytes, but its data_offsets "
             f"are [{begin}, {end}]"
         )
-    return field.dtype, field.shape, (begin, end)
+    return field.dtype, field.shape
 
 
 def _check_tiling(path: str, spans: list[tuple[int, int, str]], data_bytes: int) -> None:
@@ -166,7 +207,7 @@ class _Place:
     sizes: int = 0
 
 
-def read_extents(paths: Paths) -> Extents:
+def read_extents(paths: Paths, takes: Callable[[str], bool] = _takes_all) -> Extents:
     """The samples along the shared first dimension of the tensors of one file or several.
 
     A sample is a dict with a key for each tensor, in the order of the first file's header. Two
@@ -176,6 +217,7 @@ def read_extents(paths: Paths) -> Extents:
 
     Args:
         paths: A file, a folder of `.safetensors` files (in natural order) or a sequence of files.
+        takes: Whether a field is needed; the others are not checked.
 
     Raises:
         FormatError: a file is damaged, has no tensors, a tensor without a first dimension or
@@ -184,8 +226,8 @@ def read_extents(paths: Paths) -> Extents:
         OSError: a file cannot be read.
     """
     files = [file_source(path) for path in with_suffix(paths, ".safetensors")]
-    headers = list(map(read_header, files))
-    shards = list(map(_places, files, headers))
+    headers = [read_header(file, takes) for file in files]
+    shards = [_places(*pair, takes) for pair in zip(files, headers, strict=True)]
     sources: tuple[Source, ...] = tuple(map(_with_blocks, files, headers))
     first = shards[0]
     for source, places in zip(sources, shards, strict=True):
@@ -228,9 +270,9 @@ def _with_blocks(source: FileSource, header: Header) -> FileSource:
     return source._replace(blocks=Blocks(begin, crcs.offset, CRC_BLOCK_BYTES, crcs.offset + 4))
 
 
-def _places(source: FileSource, header: Header) -> dict[str, _Place]:
+def _places(source: FileSource, header: Header, takes: Callable[[str], bool]) -> dict[str, _Place]:
     """The fields of a file by name."""
-    tensors = {t.name: t for t in header.tensors}
+    tensors = {t.name: t for t in header.tensors if takes(whole_name(t.name))}
     own = header.metadata.get("fastload") == "1"
     if own:
         tensors = {name: t for name, t in tensors.items() if not name.startswith("__")}
@@ -238,6 +280,7 @@ def _places(source: FileSource, header: Header) -> dict[str, _Place]:
         raise FormatError(f"{source}: holds no tensors")
     if own and "fastload.schema" in header.metadata:
         fields = _own_fields(source, header.metadata["fastload.schema"])
+        fields = tuple(field for field in fields if takes(field.name))
     else:
         fields = _fields(source, tensors)
     places = {field.name: _place(source, field, tensors) for field in fields}

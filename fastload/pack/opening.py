@@ -9,6 +9,7 @@ from fastload.formats.shard import check_fields
 from fastload.pack.select import Selection
 from fastload.pack.sources.base import Source
 from fastload.pack.sources.checks import check_counts
+from fastload.pack.sources.wanted import Wanted
 
 
 def open_input(
@@ -25,7 +26,7 @@ def open_input(
     from fastload.pack.sources.kinds import open_source  # all kinds: not before one is opened
 
     check_counts(limit=1 if limit is None else limit)
-    opened = open_source(source, kind, options)
+    opened = open_source(source, kind, options, Wanted.of(fields))
     try:
         chosen = Selection(fields, cast, shuffle, limit).of(opened)
         check_fields(chosen.fields)

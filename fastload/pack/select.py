@@ -28,6 +28,7 @@ from fastload.pack.sources.base import (
     StreamedRagged,
     TakenPart,
 )
+from fastload.pack.sources.wanted import Wanted
 from fastload.structure import Structure, is_leaf, map_leaves, pruned
 
 _PIECE_BYTES = 8 << 20
@@ -57,7 +58,7 @@ class Selection:
             TypeError: a field cannot be cast so.
         """
         if self.fields is not None:
-            source = _picked(source, list(self.fields))
+            source = _picked(source, Wanted.of(self.fields))
         if casts := parse_casts(self.cast):
             source = _cast(source, casts)
         if self.shuffle is not None:
@@ -198,14 +199,10 @@ class _PickedPart(Part):
         return [columns[n] for n in self.columns]
 
 
-def _picked(source: Source, names: list[str]) -> Source:
+def _picked(source: Source, wanted: Wanted) -> Source:
     own = [field.name for field in source.fields]
-    for name in names:
-        if not any(_is_in(field, name) for field in own):
-            raise ValueError(f"there is no field {name!r}; the fields are {', '.join(own)}")
-    columns = [n for n, field in enumerate(own) if any(_is_in(field, name) for name in names)]
-    if not columns:
-        raise ValueError("no fields are chosen")
+    wanted.check(own)
+    columns = [n for n, field in enumerate(own) if wanted.takes(field)]
     fields = tuple(source.fields[n] for n in columns)
     changed = {
         "fields": fields,
@@ -219,12 +216,10 @@ def _picked(source: Source, names: list[str]) -> Source:
     else:
         changed["ragged_bytes"] = source.ragged_bytes if any(of.ragged for of in fields) else 0
         places, each = columns, max(_PIECE_BYTES // max(source.sample_bytes, 1), 1)
+        if len(columns) == len(own):
+            each = max(source.rows, 1)  # nothing is read for nothing
     of = picked or source
     return _Picked(**_like(source) | changed, inner=of, columns=tuple(places), each=each)
-
-
-def _is_in(field: str, name: str) -> bool:
-    return field == name or field.startswith(f"{name}.")
 
 
 def _kept(structure: Structure, columns: Sequence[int]) -> Structure:

@@ -28,6 +28,7 @@ from fastload.pack.sources.base import (
     stored,
 )
 from fastload.pack.sources.leaves import field_of_leaves, fit, mean_bytes, read_leaf
+from fastload.pack.sources.wanted import ALL, Wanted
 from fastload.structure import (
     Structure,
     children,
@@ -35,6 +36,7 @@ from fastload.structure import (
     is_leaf,
     leaf_names,
     map_leaves,
+    pruned,
     rebuild,
 )
 
@@ -231,7 +233,7 @@ def columns_source(
     )
 
 
-def open_arrays(arrays: Any) -> ColumnsSource:
+def open_arrays(arrays: Any, wanted: Wanted = ALL) -> ColumnsSource:
     """Arrays, CPU tensors and lists of texts in memory, in dicts, lists and tuples nested freely.
 
     Lists of texts, of bytes and of arrays that differ in length hold a sample in each member; so
@@ -245,9 +247,15 @@ def open_arrays(arrays: Any) -> ColumnsSource:
     names = leaf_names(template)
     if not names:
         raise ValueError("there are no arrays to pack")
-    columns = [_column(name, leaf) for name, leaf in zip(names, flatten(template), strict=True)]
-    numbers = iter(range(len(columns)))
-    structure = map_leaves(lambda _: next(numbers), template)
+    wanted.check(names)
+    taken = [number for number, name in enumerate(names) if wanted.takes(name)]
+    leaves = flatten(template)
+    columns = [_column(names[number], leaves[number]) for number in taken]
+    numbers = iter(range(len(names)))
+    numbered = map_leaves(lambda _: next(numbers), template)
+    if len(taken) < len(names):
+        numbered = pruned(numbered, lambda number: number in taken)
+    structure = map_leaves(taken.index, numbered)
     return columns_source("arrays", columns, structure, local=True)
 
 

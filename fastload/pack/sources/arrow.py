@@ -19,6 +19,7 @@ from fastload.pack.sources.batches import (
     open_batches,
 )
 from fastload.pack.sources.kind import RAGGED, Candidate, Kind, files_of, library
+from fastload.pack.sources.wanted import ALL, Wanted
 
 _SUFFIXES = (".arrow", ".feather", ".ipc")
 _FILE, _FEATHER_1, _STREAM = b"ARROW1", b"FEA1", b"\xff\xff\xff\xff"
@@ -36,18 +37,23 @@ class ArrowReader(Reader):
         place = f"record batch {unit.number} (from row {unit.first} on)"
         with damage(f"{unit.path}: {place} is damaged"), pyarrow.memory_map(unit.path) as file:
             if unit.size_bytes:  # of a stream
-                schema = pyarrow.ipc.read_schema(file)
+                schema = _without_dictionaries(pyarrow, pyarrow.ipc.read_schema(file), columns)
                 file.seek(unit.offset)
                 message = pyarrow.ipc.read_message(file)
-                batch = pyarrow.ipc.read_record_batch(message, schema)
+                batch = pyarrow.ipc.read_record_batch(message, schema).select(list(columns))
             else:
-                batch = pyarrow.ipc.open_file(file).get_batch(unit.number)
+                schema = pyarrow.ipc.open_file(file).schema
+                numbers = [n for n, name in enumerate(schema.names) if name in columns]
+                options = pyarrow.ipc.IpcReadOptions(included_fields=numbers)
+                batch = pyarrow.ipc.open_file(file, options=options).get_batch(unit.number)
             batch.validate(full=True)
             for row in range(start, batch.num_rows, each):
                 yield batch.slice(row, each)
 
 
-def open_arrow(path: AnyPath, *, ragged: Sequence[str] = (), strict: bool = False) -> BatchesSource:
+def open_arrow(
+    path: AnyPath, *, ragged: Sequence[str] = (), strict: bool = False, wanted: Wanted = ALL
+) -> BatchesSource:
     """The rows of a file or stream, of a folder of them, or of a saved Hugging Face dataset.
 
     A sample is a dict with a key for each column; structs are dicts in it. Images and sounds of
@@ -57,6 +63,7 @@ def open_arrow(path: AnyPath, *, ragged: Sequence[str] = (), strict: bool = Fals
         path: The file or folder.
         ragged: Columns whose lists vary in length, though the rows that were looked at have one.
         strict: Nothing is left out in any case.
+        wanted: The fields that are read.
 
     Raises:
         FormatError: a file is damaged or ends early, or files differ in their columns.
@@ -70,11 +77,11 @@ def open_arrow(path: AnyPath, *, ragged: Sequence[str] = (), strict: bool = Fals
     first = None
     for file in paths:
         with damage(f"{file}: no Arrow file, or a damaged one"):
-            schema, found = _units(pyarrow, file)
+            schema, found = _units(pyarrow, file, wanted)
         first = schema if first is None else first
-        check_same("arrow", file, schema, paths[0], first)
+        check_same(file, schema, paths[0], first, wanted)
         units += found
-    return open_batches("arrow", ArrowReader(), units, first, ragged=ragged)
+    return open_batches("arrow", ArrowReader(), units, first, ragged=ragged, wanted=wanted)
 
 
 def _saved(folder: str) -> list[str]:
@@ -94,7 +101,7 @@ def _saved(folder: str) -> list[str]:
     return [os.path.join(folder, name) for name in names]
 
 
-def _units(pyarrow: Any, path: str) -> tuple[Any, list[Unit]]:
+def _units(pyarrow: Any, path: str, wanted: Wanted) -> tuple[Any, list[Unit]]:
     """Schema and record batches of a file."""
     source = file_source(path)
     start = source.read(0, 8)
@@ -115,18 +122,36 @@ def _units(pyarrow: Any, path: str) -> tuple[Any, list[Unit]]:
         if source.read(source.size_bytes - 8, 8) != _STREAM_END:
             raise FormatError(f"{path}: truncated: the stream has no end mark")
         schema = pyarrow.ipc.read_schema(file)
+        read = [name for name in schema.names if wanted.enters(name)]
+        plain = _without_dictionaries(pyarrow, schema, read)
+        has_dictionaries = any(map(_has_dictionary, plain.types))
         while (offset := file.tell()) < source.size_bytes - 8:
             message = pyarrow.ipc.read_message(file)
+            if message.type == "dictionary" and not has_dictionaries:
+                continue
             if message.type != "record batch":
                 raise FormatError(
                     f"{path}: a {message.type} at byte {offset}, which is not read from streams; "
                     "write it as an Arrow file (Feather)"
                 )
-            batch = pyarrow.ipc.read_record_batch(message, schema)
+            batch = pyarrow.ipc.read_record_batch(message, plain)
             size = file.tell() - offset
             units.append(Unit(path, len(units), batch.num_rows, row, offset, size))
             row += batch.num_rows
     return schema, units
+
+
+def _without_dictionaries(pyarrow: Any, schema: Any, columns: Sequence[str]) -> Any:
+    """The schema with the indices alone of dictionaries that are in none of some columns."""
+    for number, of in enumerate(schema):
+        if of.name not in columns and pyarrow.types.is_dictionary(of.type):
+            schema = schema.set(number, pyarrow.field(of.name, of.type.index_type))
+    return schema
+
+
+def _has_dictionary(kind: Any) -> bool:
+    inner = [kind.field(n).type for n in range(kind.num_fields)]
+    return hasattr(kind, "index_type") or any(map(_has_dictionary, inner))
 
 
 def _detects(path: Candidate) -> bool:

@@ -14,6 +14,7 @@ from fastload.formats.extents import Field
 from fastload.formats.fields import TEXT
 from fastload.pack.sources.base import AnyColumn, Array, Ragged, stored
 from fastload.pack.sources.kind import library
+from fastload.pack.sources.wanted import ALL, Wanted
 from fastload.structure import Structure
 
 _ENCODED = {"Image": "image", "Audio": "audio"}  # Hugging Face's features, and what they mean
@@ -70,13 +71,20 @@ class ArrowSchema:
     classes: dict[str, tuple[str, ...]]
 
     @classmethod
-    def of(cls, schema: Any, batches: Sequence[Any], ragged: Sequence[str] = ()) -> ArrowSchema:
+    def of(
+        cls,
+        schema: Any,
+        batches: Sequence[Any],
+        ragged: Sequence[str] = (),
+        wanted: Wanted = ALL,
+    ) -> ArrowSchema:
         """The fields of a pyarrow schema.
 
         Args:
             schema: Of the table.
             batches: Some of its rows, which tell whether lists vary in length.
             ragged: Names of fields that vary in length, whether or not these rows do.
+            wanted: The fields that are read.
 
         Raises:
             TypeError: a column of a type that cannot be stored.
@@ -103,6 +111,7 @@ class ArrowSchema:
                         [compute.struct_field(array, name) for array in arrays],
                     )
                     for name in names
+                    if wanted.enters(".".join((*keys, name)))
                 }
             name = ".".join(keys)
             if meaning is not None and types.is_struct(kind):
@@ -115,13 +124,13 @@ class ArrowSchema:
             fields.append(ArrowField(keys, field, len(classes.get(name, ()))))
             return len(fields) - 1
 
-        if len(set(schema.names)) < len(schema.names):
-            raise TypeError(f"two columns have one name: {schema.names}")
+        taken = [name for name in schema.names if wanted.enters(name)]
         structure = {
-            of.name: visit(of, (of.name,), [batch.column(of.name) for batch in batches])
-            for of in schema
+            name: visit(schema.field(name), (name,), [batch.column(name) for batch in batches])
+            for name in taken
         }
         known = [of.field.name for of in fields]
+        wanted.check([*known, *(name for name in schema.names if name not in taken)])
         for name in ragged:
             if name not in known:
                 raise ValueError(f"there is no field {name!r}; the fields are {', '.join(known)}")
@@ -143,6 +152,22 @@ def _plain(array: Any) -> Any:
     while hasattr(array.type, "storage_type"):
         array = array.storage
     return array.dictionary_decode() if hasattr(array, "dictionary_decode") else array
+
+
+def plain_type(kind: Any) -> str:
+    """A description that is equal for two of Arrow's types whose values are stored alike."""
+    types = library("pyarrow.types", "parquet", "pyarrow")
+    while hasattr(kind, "storage_type"):
+        kind = kind.storage_type
+    if types.is_dictionary(kind):
+        return plain_type(kind.value_type)
+    if types.is_struct(kind):
+        members = (kind.field(n) for n in range(kind.num_fields))
+        described = sorted(f"{of.name}: {plain_type(of.type)}" for of in members)
+        return f"struct<{', '.join(described)}>"
+    if _is_list(types, kind) or types.is_fixed_size_list(kind):
+        return f"list<{plain_type(kind.value_type)}>"
+    return "string" if _is_text(types, kind) else "binary" if _is_bytes(types, kind) else str(kind)
 
 
 def _field(name: str, kind: Any, arrays: Sequence[Any], is_ragged: bool) -> Field:

@@ -13,7 +13,7 @@ import numpy as np
 
 from fastload.errors import FormatError
 from fastload.formats.extents import Int64Array
-from fastload.pack.sources.arrow_columns import ArrowField, ArrowSchema, ColumnError
+from fastload.pack.sources.arrow_columns import ArrowField, ArrowSchema, ColumnError, plain_type
 from fastload.pack.sources.base import (
     Advance,
     AnyColumn,
@@ -28,6 +28,7 @@ from fastload.pack.sources.base import (
 from fastload.pack.sources.kind import library
 from fastload.pack.sources.latest import HalfRead, version_of
 from fastload.pack.sources.unpacked import drop_half_read
+from fastload.pack.sources.wanted import ALL, Wanted
 
 _BATCH_BYTES = 1 << 20
 _BATCH_ROWS = 1 << 16
@@ -319,6 +320,7 @@ def open_batches(
     shaping: dict[str, Any] | None = None,
     notices: Sequence[str] = (),
     row_bytes: int = 0,
+    wanted: Wanted = ALL,
 ) -> BatchesSource:
     """A source of units that have the columns of a pyarrow schema.
 
@@ -332,6 +334,7 @@ def open_batches(
         notices: As in `Source`.
         row_bytes: What a row takes on average as far as the files say it; rows that are looked at
             may say more.
+        wanted: The fields that are read.
 
     Raises:
         FormatError: a file is damaged.
@@ -341,18 +344,21 @@ def open_batches(
     step = -(-len(filled) // _LOOKED_AT_UNITS) if filled else 1
     some = min(max(_LOOKED_AT_BYTES // max(row_bytes, 1), 8), _LOOKED_AT_ROWS)
     looked_at = []
-    for unit in filled[::step]:
-        batch = next(reader.batches(unit, 0, some, schema.names), None)
+    names = [name for name in schema.names if wanted.enters(name)]
+    path = units[0].path if units else kind
+    if len(set(names)) < len(names):
+        raise TypeError(f"{path}: two columns have one name: {names}")
+    for unit in filled[::step] if names else ():
+        batch = next(reader.batches(unit, 0, some, names), None)
         if batch is not None and batch.num_rows:
             fitting = max(_LOOKED_AT_BYTES * batch.num_rows // max(batch.nbytes, 1), 8)
             looked_at.append((unit, _copied(batch.slice(0, fitting))))
     try:
-        found = ArrowSchema.of(schema, [batch for _, batch in looked_at], ragged)
+        found = ArrowSchema.of(schema, [batch for _, batch in looked_at], ragged, wanted)
     except (TypeError, ValueError) as error:
-        paths = [unit.path for unit in units]
-        raise type(error)(f"{paths[0] if paths else kind}: {error}") from error
+        raise type(error)(f"{path}: {error}") from error
     if not found.fields:
-        raise FormatError(f"{units[0].path if units else kind}: there are no columns")
+        raise FormatError(f"{path}: there are no columns")
     rows = max(sum(batch.num_rows for _, batch in looked_at), 1)
     means = []
     for of in found.fields:
@@ -387,11 +393,24 @@ def _copied(batch: Any) -> Any:
         return batch
 
 
-def check_same(kind: str, path: str, schema: Any, first_path: str, first: Any) -> None:
-    """Raises FormatError if two files differ in their columns."""
-    if not schema.equals(first, check_metadata=False):
-        odd = next(
-            (of.name for of in first if of.name not in schema.names or schema.field(of.name) != of),
-            "their number or order",
-        )
-        raise FormatError(f"{first_path} and {path} differ in their columns: {odd}")
+def check_same(path: str, schema: Any, first_path: str, first: Any, wanted: Wanted) -> None:
+    """Raises FormatError if the wanted columns of two files differ in their names or types.
+
+    Their order, and whether nulls are allowed, makes no difference; nor does it which of Arrow's
+    layouts the same values have: large strings, dictionaries, views.
+    """
+    here, there = (
+        {of.name: plain_type(of.type) for of in s if wanted.enters(of.name)}
+        for s in (schema, first)
+    )
+    for name in dict.fromkeys((*there, *here)):
+        if name not in here or name not in there:
+            odd = path if name in here else first_path
+            raise FormatError(
+                f"{first_path} and {path} differ in their columns: only {odd} has {name!r}"
+            )
+        if here[name] != there[name]:
+            raise FormatError(
+                f"{first_path} and {path} differ in their columns: {name!r} is {there[name]} in "
+                f"the first and {here[name]} in the second"
+            )

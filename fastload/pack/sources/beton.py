@@ -31,6 +31,7 @@ from fastload.pack.sources.beton_columns import (
 from fastload.pack.sources.images import ENCODED, RESIZE, size_and_shaping
 from fastload.pack.sources.kind import RAGGED, Candidate, Kind
 from fastload.pack.sources.records import RecordsSource, open_records
+from fastload.pack.sources.wanted import ALL, Wanted
 
 _SUFFIX = ".beton"
 _VERSION = 2
@@ -70,6 +71,7 @@ def open_beton(
     encoded: bool = False,
     ragged: Sequence[str] = (),
     strict: bool = False,
+    wanted: Wanted = ALL,
 ) -> RecordsSource:
     """The samples of a `.beton` file, in its order: dicts of the fields.
 
@@ -79,6 +81,7 @@ def open_beton(
         encoded: Keep images in JPEG; those stored as pixels become PPM, without loss.
         ragged: Fields of JSON that vary in length, though the samples that were looked at do not.
         strict: An image or a text in JSON that cannot be read is an error.
+        wanted: The fields that are read.
 
     Raises:
         FormatError: the file is no such file, truncated or damaged, has fields of a kind that FFCV
@@ -87,7 +90,7 @@ def open_beton(
     """
     size, shaping = size_and_shaping(resize, encoded)
     full = absolute(path)
-    columns = _Reader(full).columns(size, encoded)
+    columns = _Reader(full).columns(size, encoded, wanted)
     rows = len(columns[0].starts)
     return open_records(
         "beton",
@@ -123,19 +126,22 @@ class _Reader:
         self._fields = self._read(place, _DESCRIPTOR, count, "its descriptions of fields")
         self._records_start = place + count * _DESCRIPTOR.itemsize
 
-    def columns(self, size: tuple[int, int] | None, encoded: bool) -> tuple[BetonColumn, ...]:
-        """All fields; arguments as in `open_beton`."""
+    def columns(
+        self, size: tuple[int, int] | None, encoded: bool, wanted: Wanted
+    ) -> tuple[BetonColumn, ...]:
+        """The wanted fields; arguments as in `open_beton`."""
         names = [self._name(number) for number in range(len(self._fields))]
         kinds = [int(field["type"]) for field in self._fields]
         for name, kind in zip(names, kinds, strict=True):
             if kind not in _IN_RECORD:
                 raise self._bad(f"field {name!r} is of type {kind}, which is not known")
-            if names.count(name) > 1:
+            if names.count(name) > 1 and wanted.enters(name):
                 raise self._bad(
                     f"two fields are named {name!r}: FFCV keeps 16 characters of a name"
                 )
         if not names:
             raise self._bad("it has no fields")
+        wanted.check(names, names)
         layout = np.dtype([(str(n), _IN_RECORD[kind]) for n, kind in enumerate(kinds)], align=True)
         end = self._records_start + self._rows * layout.itemsize
         if end > self._table_start:
@@ -146,12 +152,20 @@ class _Reader:
         records = self._read(self._records_start, layout, self._rows, "its records")
         pages = _Pages(self._path, *self._table(kinds), end, self._table_start)
         return tuple(
-            self._column(number, name, kind, records[str(number)], pages, (size, encoded))
+            self._column(number, name, kind, records[str(number)], pages, (size, encoded), wanted)
             for number, (name, kind) in enumerate(zip(names, kinds, strict=True))
+            if wanted.enters(name)
         )
 
     def _column(
-        self, number: int, name: str, kind: int, records: Array, pages: _Pages, images: Any
+        self,
+        number: int,
+        name: str,
+        kind: int,
+        records: Array,
+        pages: _Pages,
+        images: Any,
+        wanted: Wanted,
     ) -> BetonColumn:
         if kind in (_FLOAT, _INT):
             nothing = np.zeros(len(records), np.int64)
@@ -170,7 +184,7 @@ class _Reader:
         if kind in (_BYTES, _JSON):
             sizes = np.minimum(records["size"], _MAX).astype(np.int64)
             places = pages.find(name, records["start"], sizes)
-            return BytesColumn(name, *places, kind == _JSON)
+            return BytesColumn(name, *places, kind == _JSON, wanted)
         dtype, shape = self._array(number, name)
         sizes = np.full(len(records), math.prod(shape) * dtype.itemsize, np.int64)
         return ArrayColumn(name, *pages.find(name, records, sizes), dtype, shape)

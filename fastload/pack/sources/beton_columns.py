@@ -23,6 +23,7 @@ from fastload.pack.sources.images import (
 from fastload.pack.sources.json_values import parse_json
 from fastload.pack.sources.leaves import Leaf
 from fastload.pack.sources.records import OpenFiles, Records
+from fastload.pack.sources.wanted import ALL, Wanted
 
 JPEG, RAW = 0, 1
 """The modes of an image: a file in JPEG, or its pixels."""
@@ -85,13 +86,16 @@ class NumberColumn(BetonColumn):
 
 @dataclass(frozen=True, eq=False)
 class BytesColumn(BetonColumn):
-    """Bytes, or JSON."""
+    """Bytes, or JSON, of which the wanted fields are read."""
 
     is_json: bool
+    wanted: Wanted = ALL
 
     def value(self, content: bytes, row: int) -> Any:
         """The bytes, or what the text says, behind which there is a zero."""
-        return parse_json(content.removesuffix(b"\0")) if self.is_json else content
+        if not self.is_json:
+            return content
+        return parse_json(content.removesuffix(b"\0"), self.wanted, self.name)
 
 
 @dataclass(frozen=True, eq=False)

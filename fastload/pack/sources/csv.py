@@ -27,13 +27,11 @@ from fastload.pack.sources.unpacked import (
     plain_name,
     text_files,
 )
+from fastload.pack.sources.wanted import ALL, Wanted
 
 _SUFFIXES = (".csv", ".tsv", ".tab")
 _BLOCK_BYTES = 1 << 20
 _INFERRED_BYTES = 8 << 20
-# What pyarrow takes a column for, if all of it can be read so; the first that fits.
-_INFERRED = ["int64", "bool", "date32[day]", "time32[s]", "timestamp[s]", "timestamp[ns]", "double"]
-_INFERRED += ["string", "binary"]
 _LONGEST_ROW = 256 << 20
 _ROW = re.compile(r"Row #(\d+)(?:: )?")
 
@@ -45,24 +43,29 @@ class CsvReader(Reader):
     Attributes:
         names: Of the columns.
         delimiter: Between values.
-        types: Of pyarrow, by column, as its names spell them.
+        types: Names and pyarrow types of the columns that are read.
     """
 
     names: tuple[str, ...]
     delimiter: str
-    types: tuple[str, ...]
+    types: tuple[tuple[str, Any], ...]
 
     def batches(self, unit: Unit, start: int, each: int, columns: Sequence[str]) -> Iterator[Any]:
         """Parses the whole block."""
-        pyarrow = library("pyarrow", "parquet")
-        types = [pyarrow.type_for_alias(name) for name in self.types]
-        table = self.parse(_read(unit), dict(zip(self.names, types, strict=True)), unit)
+        types = {name: kind for name, kind in self.types if name in columns}
+        table = self.parse(_read(unit), types, unit)
         yield from table.combine_chunks().slice(start).to_batches(each)
 
     def parse(
-        self, content: bytes, types: Mapping[str, Any], unit: Unit, only: Sequence[str] = ()
+        self, content: bytes, types: Mapping[str, Any], unit: Unit, more: Sequence[str] = ()
     ) -> Any:
-        """The table of a block; `only` are the columns that are wanted, if not all.
+        """The table of a block.
+
+        Args:
+            content: Of the block.
+            types: The types of the columns that are read.
+            unit: The block.
+            more: Columns that are read, too, with types that pyarrow chooses.
 
         Raises:
             FormatError: with the line that cannot be parsed.
@@ -82,7 +85,7 @@ class CsvReader(Reader):
                     column_types=types,
                     null_values=[""],
                     strings_can_be_null=False,
-                    include_columns=list(only),
+                    include_columns=list(dict.fromkeys([*types, *more])),
                 ),
             )
         except pyarrow.ArrowInvalid as error:
@@ -111,6 +114,7 @@ def open_csv(
     columns: Sequence[str] | None = None,
     dtypes: Mapping[str, Any] | None = None,
     strict: bool = False,
+    wanted: Wanted = ALL,
 ) -> BatchesSource:
     r"""The rows of a file, or of the `.csv`, `.tsv` and `.tab` files of a folder.
 
@@ -126,6 +130,7 @@ def open_csv(
         columns: Their names, for files without a line of them.
         dtypes: What columns hold, by name; "text" leaves them as they are.
         strict: Nothing is left out in any case.
+        wanted: The fields that are read.
 
     Raises:
         FormatError: with the line: it has more or fewer values, or one of another kind, or none.
@@ -147,14 +152,14 @@ def open_csv(
         first, number = 0, 0
         for unit, content in _blocks(file, names if columns is not None else None):
             if unit.rows < 0:  # the names of the columns
-                found = _names(unit, content, delimiter)
+                found = _names(unit, content, delimiter, wanted)
                 if names and found != names:
                     raise FormatError(f"{paths[0]} and {file} differ in their columns")
                 names, reader = found, CsvReader(found, delimiter, ())
                 continue
             if known is None:
                 try:
-                    known = _types(pyarrow, reader, _head(unit), dict(dtypes or {}))
+                    known = _types(pyarrow, reader, _head(unit), dict(dtypes or {}), wanted)
                 finally:
                     drop_half_read((file,))  # an error would leave it open
             table = reader.parse(content, known, unit)
@@ -164,13 +169,13 @@ def open_csv(
             first, number = first + rows, number + 1
     if not names:
         raise FormatError(f"{paths[0]}: there is no line of column names")
-    types = tuple(str((known or {}).get(name, "string")) for name in names)
+    wanted.check(names)
+    read = [name for name in names if wanted.takes(name)]
+    types = tuple((name, (known or {}).get(name, pyarrow.string())) for name in read)
     reader = CsvReader(names, delimiter, types)
-    schema = pyarrow.schema(
-        [(name, pyarrow.type_for_alias(of)) for name, of in zip(names, types, strict=True)]
-    )
+    schema = pyarrow.schema(types)
     shaping = {"dtypes": {name: str(dtype) for name, dtype in dtypes.items()}} if dtypes else {}
-    return open_batches("csv", reader, units, schema, shaping=shaping)
+    return open_batches("csv", reader, units, schema, shaping=shaping, wanted=wanted)
 
 
 def _head(first: Unit) -> list[Unit]:
@@ -181,14 +186,18 @@ def _head(first: Unit) -> list[Unit]:
 
 
 def _types(
-    pyarrow: Any, reader: CsvReader, head: Sequence[Unit], dtypes: dict[str, Any]
+    pyarrow: Any, reader: CsvReader, head: Sequence[Unit], dtypes: dict[str, Any], wanted: Wanted
 ) -> dict[str, Any]:
-    """What the columns hold, as some blocks have it, unless it is given."""
+    """What the wanted columns hold, as some blocks have it, unless it is given."""
+    wanted.check(reader.names)
+    read = [name for name in reader.names if wanted.takes(name)]
     given = {}
     for name, dtype in dtypes.items():
         if name not in reader.names:
             names = ", ".join(reader.names)
             raise ValueError(f"dtypes: there is no column {name!r}; the columns are {names}")
+        if name not in read:
+            continue
         if str(dtype) in ("text", "utf8", "str"):
             given[name] = pyarrow.string()
             continue
@@ -196,27 +205,35 @@ def _types(
             given[name] = pyarrow.from_numpy_dtype(np.dtype(str(dtype).removeprefix("torch.")))
         except (TypeError, pyarrow.ArrowException) as error:
             raise ValueError(f"dtypes: {dtype!r} cannot be read from text") from error
-    seen: dict[str, set[str]] = {name: set() for name in reader.names}
+    seen: dict[str, set[Any]] = {name: set() for name in read}
     for unit in head:
-        for of in reader.parse(_read(unit), given, unit).schema:
-            seen[of.name] |= set() if pyarrow.types.is_null(of.type) else {str(of.type)}
+        for of in reader.parse(_read(unit), given, unit, read).schema:
+            seen[of.name] |= set() if pyarrow.types.is_null(of.type) else {of.type}
     known = dict(given)
     for name, kinds in seen.items():
         if name not in given:
             # A block that holds a later kind cannot be read as an earlier one.
-            first = max((_INFERRED.index(kind) for kind in kinds if kind in _INFERRED), default=0)
-            left = _INFERRED[first:]
-            fitting = (kind for kind in left if _fits(pyarrow, reader, head, name, kind))
-            kind = kinds.pop() if len(kinds) == 1 else next(fitting) if kinds else "string"
-            known[name] = pyarrow.type_for_alias(kind)
+            inferred = _inferred(pyarrow)
+            first = max((inferred.index(kind) for kind in kinds if kind in inferred), default=0)
+            fitting = (kind for kind in inferred[first:] if _fits(reader, head, name, kind))
+            kind = kinds.pop() if len(kinds) == 1 else next(fitting) if kinds else pyarrow.string()
+            known[name] = kind
     return known
 
 
-def _fits(pyarrow: Any, reader: CsvReader, head: Sequence[Unit], name: str, kind: str) -> bool:
+def _inferred(pyarrow: Any) -> list[Any]:
+    """What pyarrow takes a column for, if all of it can be read so; the first that fits."""
+    times = [pyarrow.timestamp("s"), pyarrow.timestamp("ns")]
+    zoned = [pyarrow.timestamp("s", "UTC"), pyarrow.timestamp("ns", "UTC")]
+    numbers = [pyarrow.int64(), pyarrow.bool_(), pyarrow.date32(), pyarrow.time32("s")]
+    return [*numbers, *times, *zoned, pyarrow.float64(), pyarrow.string(), pyarrow.binary()]
+
+
+def _fits(reader: CsvReader, head: Sequence[Unit], name: str, kind: Any) -> bool:
     """Whether a column of some blocks can be read so."""
     try:
         for unit in head:
-            reader.parse(_read(unit), {name: pyarrow.type_for_alias(kind)}, unit, [name])
+            reader.parse(_read(unit), {name: kind}, unit)
     except FormatError:
         return False
     return True
@@ -247,7 +264,7 @@ def _check_integers(
                     )
 
 
-def _names(unit: Unit, content: bytes, delimiter: str) -> tuple[str, ...]:
+def _names(unit: Unit, content: bytes, delimiter: str, wanted: Wanted) -> tuple[str, ...]:
     text = content.decode("utf-8-sig", "replace").lstrip("\r\n")
     lines = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
     try:
@@ -258,7 +275,8 @@ def _names(unit: Unit, content: bytes, delimiter: str) -> tuple[str, ...]:
         raise FormatError(
             f"{unit.path}: its lines end in a carriage return alone; write it anew with newlines"
         )
-    if not names or "" in names or len(set(names)) < len(names):
+    taken = [name for name in names if wanted.takes(name)]
+    if not names or "" in taken or len(set(taken)) < len(taken):
         raise FormatError(
             f"{unit.path}: line 1: the names of the columns are {', '.join(map(repr, names))}; "
             "each needs one of its own (--columns gives them, where the file has none)"

@@ -12,6 +12,7 @@ from fastload.pack.sources import images
 from fastload.pack.sources.images import BadRecordError
 from fastload.pack.sources.json_values import parse_json
 from fastload.pack.sources.leaves import Leaf
+from fastload.pack.sources.wanted import ALL, Wanted
 
 _TEXTS = frozenset(["txt", "text", "transcript"])
 _NUMBERS = frozenset(["cls", "cls2", "class", "count", "index", "inx", "id"])
@@ -26,17 +27,20 @@ class Contents:
     Attributes:
         size: (height, width) that images are resized to.
         encoded: Images stay as they are.
+        wanted: The fields that are read.
     """
 
     size: tuple[int, int] | None = None
     encoded: bool = False
+    wanted: Wanted = ALL
 
-    def value(self, suffix: str, content: bytes) -> Any:
-        """The value of a content whose name ends in the lower-case `suffix`, without its dot.
+    def value(self, name: str, content: bytes) -> Any:
+        """The value of a content; the end of its lower-case name says of which kind it is.
 
         Raises:
             BadRecordError: the content is not what the name says.
         """
+        suffix = name.rpartition(".")[2]
         if f".{suffix}" in images.SUFFIXES:
             if self.encoded:
                 images.check_image(content)
@@ -48,7 +52,7 @@ class Contents:
             if suffix in _NUMBERS:
                 return int(content)
             if suffix in _JSON:
-                return parse_json(content)
+                return parse_json(content, self.wanted, name)
             if suffix == "npy":
                 return np.load(io.BytesIO(content), allow_pickle=False)
         except BadRecordError:

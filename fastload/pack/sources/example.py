@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from fastload.pack.sources.base import Array
+from fastload.pack.sources.wanted import ALL, Wanted
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _BYTES_LIST, _FLOAT_LIST, _INT64_LIST = 1, 2, 3
@@ -14,8 +15,8 @@ _BYTES_LIST, _FLOAT_LIST, _INT64_LIST = 1, 2, 3
 Value = list[bytes] | Array
 
 
-def parse_example(content: bytes) -> dict[str, Value]:
-    """The features of a message, by name in their order: a list of bytes, float32 or int64.
+def parse_example(content: bytes, wanted: Wanted = ALL) -> dict[str, Value]:
+    """The wanted features of a message, by name in their order: lists of bytes, float32 or int64.
 
     Raises:
         ValueError: it is no such message; a feature has no values, or appears twice.
@@ -30,31 +31,36 @@ def parse_example(content: bytes) -> dict[str, Value]:
             if inner != 1 or not isinstance(entry, bytes):
                 raise ValueError(f"no Example: its features have a field {inner}")
             name, feature = _entry(entry)
+            if not wanted.takes(name):
+                continue
             if name in found:
                 raise ValueError(f"the feature {name!r} appears twice")
-            found[name] = feature
+            found[name] = _values(name, feature)
     return found
 
 
-def _entry(content: bytes) -> tuple[str, Value]:
+def _entry(content: bytes) -> tuple[str, bytes]:
     name, feature = b"", b""
     for number, value in _fields(content):
         if not isinstance(value, bytes) or number not in (1, 2):
             raise ValueError("no Example: a feature is not a name and a value")
         name, feature = (value, feature) if number == 1 else (name, value)
-    text = name.decode("utf-8")
+    return name.decode("utf-8"), feature
+
+
+def _values(text: str, feature: bytes) -> Value:
     lists = list(_fields(feature))
     if len(lists) != 1 or not isinstance(lists[0][1], bytes):
         raise ValueError(f"the feature {text!r} has no values of one kind")
     kind, content = lists[0][0], lists[0][1]
     if kind == _BYTES_LIST:
-        return text, [value for _, value in _fields(content) if isinstance(value, bytes)]
+        return [value for _, value in _fields(content) if isinstance(value, bytes)]
     if kind == _FLOAT_LIST:
         pieces = [value for _, value in _fields(content) if isinstance(value, bytes)]
         joined = b"".join(pieces)
         if len(joined) % 4:
             raise ValueError(f"the feature {text!r} has {len(joined)} bytes of floats")
-        return text, np.frombuffer(joined, "<f4")
+        return np.frombuffer(joined, "<f4")
     if kind == _INT64_LIST:
         numbers: list[int] = []
         for _, value in _fields(content):
@@ -62,7 +68,7 @@ def _entry(content: bytes) -> tuple[str, Value]:
                 numbers += _varints(value)
             else:
                 numbers.append(value)
-        return text, np.array(numbers, np.uint64).view(np.int64)
+        return np.array(numbers, np.uint64).view(np.int64)
     raise ValueError(f"the feature {text!r} is of an unknown kind {kind}")
 
 

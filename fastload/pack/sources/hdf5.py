@@ -28,6 +28,7 @@ from fastload.pack.sources.base import (
 )
 from fastload.pack.sources.kind import Kind, files_of, library
 from fastload.pack.sources.latest import latest, version_of
+from fastload.pack.sources.wanted import ALL, Wanted
 from fastload.structure import Structure
 
 _SUFFIXES = (".h5", ".hdf5", ".hdf")
@@ -162,7 +163,7 @@ def _converted(values: Array, field: Field) -> AnyColumn:
     return builder.finish()
 
 
-def open_hdf5(path: AnyPath, *, strict: bool = False) -> ColumnsSource:
+def open_hdf5(path: AnyPath, *, strict: bool = False, wanted: Wanted = ALL) -> ColumnsSource:
     """The datasets of a file, or of the files of a folder in natural order, along their first axes.
 
     A sample is a dict with a key for each dataset; groups are dicts in it. Text and bytes of any
@@ -182,7 +183,10 @@ def open_hdf5(path: AnyPath, *, strict: bool = False) -> ColumnsSource:
         file_source(file)
         try:
             with h5py.File(file, "r") as opened:
-                fields = {name: _field(h5py, file, of) for name, of in _datasets(h5py, opened)}
+                there = dict(_datasets(h5py, opened, wanted))
+                left = [name for name in opened if not wanted.enters(name)]
+                wanted.check([*(name.replace("/", ".") for name in there), *left])
+                fields = {name: _field(h5py, file, of) for name, of in there.items()}
                 rows = {name: opened[name].shape[0] for name in fields}
                 for name, field in fields.items():
                     if field.ragged and not means.get(name) and rows[name]:
@@ -226,10 +230,13 @@ def _structure(names: list[str]) -> Structure:
     return made
 
 
-def _datasets(h5py: Any, group: Any, above: str = "") -> Iterator[tuple[str, Any]]:
-    for name, member in list(group.items()):  # its iterator holds h5py's lock
+def _datasets(h5py: Any, group: Any, wanted: Wanted, above: str = "") -> Iterator[tuple[str, Any]]:
+    for name in list(group):  # its iterator holds h5py's lock
+        if not wanted.enters(f"{above}{name}".replace("/", ".")):
+            continue
+        member = group.get(name)
         if isinstance(member, h5py.Group):
-            yield from _datasets(h5py, member, f"{above}{name}/")
+            yield from _datasets(h5py, member, wanted, f"{above}{name}/")
         elif isinstance(member, h5py.Dataset):
             yield f"{above}{name}", member
 

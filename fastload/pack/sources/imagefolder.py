@@ -41,6 +41,7 @@ from fastload.pack.sources.images import (
     unequal,
 )
 from fastload.pack.sources.kind import Kind, Option
+from fastload.pack.sources.wanted import ALL, Wanted
 
 _LITTER = ("thumbs.db", "ehthumbs.db", "desktop.ini")
 _SIZES_LOOKED_AT = 1000
@@ -167,6 +168,7 @@ def open_images(
     encoded: bool = False,
     allow_empty: bool = False,
     strict: bool = False,
+    wanted: Wanted = ALL,
 ) -> ImagesSource:
     """The images below the class folders of `folder`, in torchvision's order.
 

@@ -20,6 +20,7 @@ from fastload.pack.sources.images import ENCODED, RESIZE, BadRecordError, size_a
 from fastload.pack.sources.kind import Kind, Option
 from fastload.pack.sources.leaves import Leaf
 from fastload.pack.sources.records import OpenFiles, Records, RecordsSource, open_records
+from fastload.pack.sources.wanted import ALL, Wanted
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +35,7 @@ class LabelledImages(Records):
         lines: int64 (samples): where it does.
         size: (height, width) that images are resized to.
         encoded: Images stay as they are.
+        reads_images: Otherwise a number takes the place of each image.
     """
 
     folder: str
@@ -43,12 +45,15 @@ class LabelledImages(Records):
     lines: Int64Array
     size: tuple[int, int] | None
     encoded: bool
+    reads_images: bool = True
 
     def __len__(self) -> int:
         return len(self.names)
 
     def read(self, row: int, files: OpenFiles) -> Any:
         """The tuple (image, label)."""
+        if not self.reads_images:
+            return 0, self.labels[row]
         path = os.path.join(self.folder, self.names[row])
         try:
             content = files.read(path, 0, os.path.getsize(path))
@@ -91,6 +96,7 @@ def open_imagelist(
     resize: int | tuple[int, int] | None = None,
     encoded: bool = False,
     strict: bool = False,
+    wanted: Wanted = ALL,
 ) -> RecordsSource:
     """The images that a CSV file names, in its order: samples (image, label).
 
@@ -104,6 +110,7 @@ def open_imagelist(
         resize: (height, width) of all images; one number is both.
         encoded: Keep images as the bytes of their files.
         strict: An image that is missing or damaged is an error.
+        wanted: The fields that are read.
 
     Raises:
         FormatError: the CSV file is damaged, or images differ in size.
@@ -126,14 +133,16 @@ def open_imagelist(
             stems.setdefault(stem, name)
     found = tuple(name if name in here else stems.get(name, name) for name in names)
     left = sorted(set(stems.values()) - set(found))
-    records = LabelledImages(root, found, values, table, lines, size, encoded)
+    records = LabelledImages(
+        root, found, values, table, lines, size, encoded, wanted.takes("image")
+    )
     if label_column is not None:
         shaping["label_column"] = label_column
     return open_records(
         "imagelist",
         records,
         strict=strict,
-        images=[] if encoded else ["0"],
+        images=["0"] if records.reads_images and not encoded else [],
         names=("image", "label"),
         classes={"label": classes} if classes else {},
         notices=[f"left out images without a label: {len(left)}, such as {left[0]}"]

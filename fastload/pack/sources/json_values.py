@@ -8,20 +8,27 @@ from typing import Any
 
 from fastload.pack.sources.images import BadRecordError
 from fastload.pack.sources.leaves import read_leaf
+from fastload.pack.sources.wanted import ALL, Wanted
 
 
-def parse_json(content: bytes) -> Any:
+def parse_json(content: bytes, wanted: Wanted = ALL, name: str = "") -> Any:
     """The value of a text in JSON, lists of numbers as leaves.
+
+    Args:
+        content: The text.
+        wanted: The fields that are read.
+        name: Of the value, if it is a member of a larger sample.
 
     Raises:
         BadRecordError: it is no JSON.
         ValueError, TypeError: a list is none of numbers of one kind and shape.
+        KeyError: a wanted field is not there.
     """
     try:
         value = json.loads(content.decode("utf-8-sig"), object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
         raise BadRecordError(f"no JSON: {error}") from error
-    return _with_arrays(value, "data")
+    return _with_arrays(wanted.prune(value, name), name or "data")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from fastload.pack.sources.kind import DTYPE, DTYPES, RAGGED, Kind, Option
 from fastload.pack.sources.records import Decoder, FileRecords, RecordsSource, open_records
 from fastload.pack.sources.tokenizer import Tokenizer, open_tokenizer
 from fastload.pack.sources.unpacked import blocks, or_compressed, text_files
+from fastload.pack.sources.wanted import ALL, Wanted
 
 _SUFFIXES = (".jsonl", ".ndjson")  # also with .gz or .zst
 _BLOCK_BYTES = 1 << 20
@@ -23,11 +24,13 @@ _BLOCK_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class JsonDecoder(Decoder):
-    """Parses a line."""
+    """Parses a line; `wanted` are the fields that are read."""
+
+    wanted: Wanted = ALL
 
     def decode(self, content: bytes) -> Any:
         """The value of a line."""
-        return parse_json(content)
+        return parse_json(content, self.wanted)
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,7 @@ def open_jsonl(
     dtypes: Mapping[str, Any] | None = None,
     ragged: Sequence[str] = (),
     strict: bool = False,
+    wanted: Wanted = ALL,
 ) -> RecordsSource:
     """The lines of a file, or of all `.jsonl` and `.ndjson` files of a folder in natural order.
 
@@ -75,6 +79,7 @@ def open_jsonl(
         dtypes: Of numbers, by the names of fields; others are int64, float64 and bool.
         ragged: Fields whose lists vary in length, though 64 lines that were looked at have one.
         strict: A line that cannot be parsed is an error.
+        wanted: The fields that are read.
 
     Raises:
         FormatError: lines differ, or none can be read.
@@ -84,7 +89,7 @@ def open_jsonl(
     paths = text_files(absolute(path), *_SUFFIXES)
     indexed = [_lines(file) for file in paths]
     places = [(offsets, sizes) for offsets, sizes, _ in indexed]
-    decoder: Decoder = JsonDecoder()
+    decoder: Decoder = JsonDecoder(wanted)
     shaping: dict[str, Any] = {}
     if tokenizer is not None:
         if dtypes:

@@ -43,8 +43,8 @@ class Kind:
     Attributes:
         name: For `--from`.
         reads: What it is, in a few words.
-        open: Called with the path and the options that were given, by name. A source whose bad
-            records can be left out takes `strict`.
+        open: Called with the path and, by name, the options that were given and `wanted`: the
+            fields that are read. A source whose bad records can be left out takes `strict`.
         detects: Whether a file or folder is of this kind; those of `KINDS` are asked in turn.
         options: It takes, beside `strict`.
         packages: That read it, beside numpy, as they are imported.

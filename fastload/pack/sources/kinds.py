@@ -36,6 +36,7 @@ from fastload.pack.sources.arrays import open_arrays
 from fastload.pack.sources.base import Source
 from fastload.pack.sources.kind import Candidate, Kind, Option
 from fastload.pack.sources.mapstyle import Held, open_samples
+from fastload.pack.sources.wanted import ALL, Wanted
 
 KINDS: tuple[Kind, ...] = (
     npy.KIND,
@@ -67,7 +68,9 @@ OPTIONS: dict[str, Option] = {option.name: option for kind in KINDS for option i
 _DATASET_NAME = re.compile(r"[^\W\d][\w.]*:[^\W\d][\w.]*")
 
 
-def open_source(source: Any, kind: str | None, options: dict[str, Any]) -> Source:
+def open_source(
+    source: Any, kind: str | None, options: dict[str, Any], wanted: Wanted = ALL
+) -> Source:
     """Opens an input.
 
     Args:
@@ -75,6 +78,7 @@ def open_source(source: Any, kind: str | None, options: dict[str, Any]) -> Sourc
             array or CPU tensor, or a dict or tuple of them.
         kind: The name of one of `KINDS`, or None to find out.
         options: `strict` and those of kinds; None and False are as if not given.
+        wanted: The fields that are read; the source may have others, too.
 
     Raises:
         FormatError: the kind cannot be found out, or the input is damaged.
@@ -93,12 +97,12 @@ def open_source(source: Any, kind: str | None, options: dict[str, Any]) -> Sourc
     if not isinstance(source, (str, bytes, os.PathLike)):
         _check_options("an object in memory", given, ())
         if isinstance(source, (np.ndarray, dict, tuple)) or is_tensor(source):
-            return open_arrays(source)
-        return open_samples(Held(source))
+            return open_arrays(source, wanted)
+        return open_samples(Held(source), wanted)
     chosen = _kind(source, given) if kind is None else KINDS[names.index(kind)]
     _check_options(chosen.name, given, chosen.options)
     path = os.fsdecode(source) if chosen is mapstyle.KIND else absolute(source)
-    return chosen.open(path, **given)
+    return chosen.open(path, wanted=wanted, **given)
 
 
 def _check_options(kind: str, given: dict[str, Any], used: tuple[Option, ...]) -> None:

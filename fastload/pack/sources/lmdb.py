@@ -17,6 +17,7 @@ from fastload.pack.sources.images import BadRecordError
 from fastload.pack.sources.kind import RAGGED, Candidate, Kind, Option, library
 from fastload.pack.sources.latest import latest, new_opening
 from fastload.pack.sources.records import OpenFiles, Records, RecordsSource, open_records
+from fastload.pack.sources.wanted import ALL, Wanted
 
 _DATA = "data.mdb"
 _LONGEST_NAME = 100
@@ -32,12 +33,14 @@ class Entries(Records):
         keys: In their order.
         decoder: `module:function` of key and value, or None.
         opening: Of the environment.
+        wanted: The fields of the decoder's samples that are read.
     """
 
     path: str
     keys: tuple[bytes, ...]
     decoder: str | None
     opening: str
+    wanted: Wanted = ALL
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -56,9 +59,10 @@ class Entries(Records):
         if self.decoder is None:
             return {"key": key, "value": value}
         try:
-            return _decoder(self.decoder)(key, value)
+            sample = _decoder(self.decoder)(key, value)
         except Exception as error:  # whatever the user's function raises
             raise BadRecordError(f"{self.decoder}: {type(error).__name__}: {error}") from error
+        return self.wanted.prune(sample)
 
     def where(self, row: int) -> str:
         """The environment and the key."""
@@ -102,6 +106,7 @@ def open_lmdb(
     decoder: str | None = None,
     ragged: Sequence[str] = (),
     strict: bool = False,
+    wanted: Wanted = ALL,
 ) -> RecordsSource:
     """The entries of an environment, in the order of their keys.
 
@@ -112,6 +117,7 @@ def open_lmdb(
         decoder: A function of key and value as `module:function`, found by each process.
         ragged: Fields that vary in length, though the entries that were looked at do not.
         strict: An entry for which the decoder raises is an error.
+        wanted: The fields that are read.
 
     Raises:
         FormatError: the environment is damaged or truncated.
@@ -135,8 +141,13 @@ def open_lmdb(
     if len(keys) != count:
         raise FormatError(f"{full}: says that it has {count} entries, but {len(keys)} are there")
     shaping = {} if decoder is None else {"decoder": decoder}
-    records = Entries(full, keys, decoder, opening)
-    return open_records("lmdb", records, strict=strict, ragged=ragged, shaping=shaping)
+    records = Entries(full, keys, decoder, opening, wanted)
+    try:
+        return open_records("lmdb", records, strict=strict, ragged=ragged, shaping=shaping)
+    except BaseException:
+        _environment.forget()
+        environment.close()  # the error holds it, but a process can open an environment only once
+        raise
 
 
 def _check_size(path: str, environment: Any) -> None:

@@ -17,6 +17,7 @@ from fastload.pack.sources.kind import Kind
 from fastload.pack.sources.latest import latest, new_opening
 from fastload.pack.sources.leaves import Leaf, field_of_leaves, mean_bytes, read_leaf
 from fastload.pack.sources.samples import SampleCollector, leaves_of, template_of
+from fastload.pack.sources.wanted import ALL, Wanted
 from fastload.structure import (
     flatten,
     leaf_names,
@@ -77,7 +78,7 @@ class SamplesPart(Part):
             source.fields, source.structure, len(self.indices), meanings=source.meanings_known
         )
         for index in self.indices:
-            samples.add(_sample(dataset, index), index)
+            samples.add(_sample(dataset, index, source.wanted), index)
             advance(1)
         return Rows(samples.finish())
 
@@ -89,10 +90,12 @@ class SamplesSource(Source):
     Attributes:
         handle: Gives the dataset.
         meanings_known: The dataset says itself what its numbers mean, which samples do not show.
+        wanted: The fields that are read.
     """
 
     handle: Held | Named
     meanings_known: bool = False
+    wanted: Wanted = ALL
 
     def part(self, start: int, stop: int) -> SamplesPart:
         """The samples [start, stop)."""
@@ -137,7 +140,7 @@ def _files_of(dataset: Any, depth: int = 0) -> list[str]:
     return [path for part in parts for path in _files_of(part, depth + 1)]
 
 
-def open_samples(handle: Held | Named) -> SamplesSource:
+def open_samples(handle: Held | Named, wanted: Wanted = ALL) -> SamplesSource:
     """Takes the schema of a dataset from some of its samples.
 
     Raises:
@@ -154,7 +157,10 @@ def open_samples(handle: Held | Named) -> SamplesSource:
     if rows == 0:
         raise ValueError("the dataset is empty: there is no first sample to take the schema from")
     indices = probed(rows)
-    samples = [_sample(dataset, index) for index in indices]
+    own = _own(dataset)
+    if own is not None:  # all of its fields can be packed
+        wanted = ALL
+    samples = [_sample(dataset, index, wanted) for index in indices]
     template = template_of(samples)
     names = leaf_names(template)
     if not names:
@@ -164,7 +170,6 @@ def open_samples(handle: Held | Named) -> SamplesSource:
         found = leaves_of(template, sample, f"sample {index}")
         for column, name, leaf in zip(columns, names, found, strict=True):
             column.append(read_leaf(leaf, name, index))
-    own = _own(dataset)
     if own is not None and skeleton(own.structure) == skeleton(template):
         fields = tuple(own.fields[number] for number in flatten(own.structure))
     else:
@@ -181,19 +186,24 @@ def open_samples(handle: Held | Named) -> SamplesSource:
         ragged_bytes=sum(map(mean_bytes, fields, columns)),
         handle=handle,
         meanings_known=own is not None,
+        wanted=wanted,
     )
 
 
-def _sample(dataset: Any, index: int) -> Any:
+def _sample(dataset: Any, index: int, wanted: Wanted) -> Any:
     try:
-        return dataset[index]
+        sample = dataset[index]
     except Exception as error:
         raise RuntimeError(f"sample {index}: {type(error).__name__}: {error}") from error
+    try:
+        return wanted.prune(sample)
+    except KeyError as error:
+        raise ValueError(f"sample {index}: {error.args[0]}") from None
 
 
-def open_named(name: str, *, strict: bool = False) -> SamplesSource:
+def open_named(name: str, *, strict: bool = False, wanted: Wanted = ALL) -> SamplesSource:
     """The dataset `module:object`; errors are those of `open_samples`."""
-    return open_samples(Named(name))
+    return open_samples(Named(name), wanted)
 
 
 KIND = Kind(

@@ -18,6 +18,7 @@ from fastload.pack.sources.json_values import parse_json
 from fastload.pack.sources.kind import RAGGED, Candidate, Kind
 from fastload.pack.sources.leaves import Leaf
 from fastload.pack.sources.records import Decoder, FileRecords, RecordsSource, open_records
+from fastload.pack.sources.wanted import ALL, Wanted
 
 _INDEX = "index.json"
 _NAMES = "int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64"
@@ -41,11 +42,13 @@ class MdsDecoder(Decoder):
         names: Of the columns.
         encodings: Of each.
         sizes: Bytes of each; None where each sample says it.
+        wanted: The fields that are read.
     """
 
     names: tuple[str, ...]
     encodings: tuple[str, ...]
     sizes: tuple[int | None, ...]
+    wanted: Wanted = ALL
 
     def decode(self, content: bytes) -> Any:
         """A dict of the columns."""
@@ -63,8 +66,14 @@ class MdsDecoder(Decoder):
         for name, encoding, size in zip(self.names, self.encodings, sizes, strict=True):
             piece = content[place : place + size]
             place += size
+            if not self.wanted.enters(name):
+                continue
             try:
-                sample[name] = _value(encoding, piece)
+                sample[name] = (
+                    parse_json(piece, self.wanted, name)
+                    if encoding == "json"
+                    else _value(encoding, piece)
+                )
             except ValueError as error:
                 raise BadRecordError(f"column {name!r} ({encoding}): {error}") from error
         return sample
@@ -75,8 +84,6 @@ def _value(encoding: str, content: bytes) -> Any:
         return np.frombuffer(content, _NUMBERS[encoding].newbyteorder("<"), 1)[0]
     if encoding == "str":
         return content.decode("utf-8")
-    if encoding == "json":
-        return parse_json(content)
     if encoding in _IMAGES:
         return Leaf(content, "uint8", "image")
     if encoding == "bytes":
@@ -103,7 +110,9 @@ def _array(given: list[str], content: bytes) -> Any:
     return np.frombuffer(content, dtype.newbyteorder("<"), offset=place).reshape(shape)
 
 
-def open_mds(path: AnyPath, *, ragged: Sequence[str] = (), strict: bool = False) -> RecordsSource:
+def open_mds(
+    path: AnyPath, *, ragged: Sequence[str] = (), strict: bool = False, wanted: Wanted = ALL
+) -> RecordsSource:
     """The samples of a folder with an `index.json` and shards that are not compressed.
 
     A sample is a dict of the columns. Images are kept encoded.
@@ -112,6 +121,7 @@ def open_mds(path: AnyPath, *, ragged: Sequence[str] = (), strict: bool = False)
         path: The folder.
         ragged: Columns that vary in length, though the samples that were looked at do not.
         strict: A sample that cannot be read is an error.
+        wanted: The fields that are read.
 
     Raises:
         FormatError: the index is damaged, a shard differs from it in size or number of samples, or
@@ -127,7 +137,7 @@ def open_mds(path: AnyPath, *, ragged: Sequence[str] = (), strict: bool = False)
     try:
         shards = json.loads(content)["shards"]
         for shard in shards:
-            found = _decoder(index, shard)
+            found = _decoder(index, shard, wanted)
             if decoder is not None and found != decoder:
                 raise FormatError(f"{index}: shards differ in their columns")
             decoder = found
@@ -144,11 +154,12 @@ def open_mds(path: AnyPath, *, ragged: Sequence[str] = (), strict: bool = False)
         raise FormatError(f"{index}: damaged: {error!r}") from error
     if decoder is None:
         raise FormatError(f"{index}: there are no shards")
+    wanted.check(decoder.names, decoder.names)
     records = FileRecords.of(paths, places, decoder, "sample")
     return open_records("mds", records, strict=strict, ragged=ragged)
 
 
-def _decoder(index: str, shard: dict[str, Any]) -> MdsDecoder:
+def _decoder(index: str, shard: dict[str, Any], wanted: Wanted) -> MdsDecoder:
     names, encodings, sizes = (
         tuple(shard[key]) for key in ("column_names", "column_encodings", "column_sizes")
     )
@@ -156,9 +167,11 @@ def _decoder(index: str, shard: dict[str, Any]) -> MdsDecoder:
         raise FormatError(f"{index}: no description of an MDS shard")
     for name, encoding in zip(names, encodings, strict=True):
         kind = encoding.split(":")[0]
+        if not wanted.enters(name):
+            continue
         if kind not in _NUMBERS and kind not in _PLAIN and kind != "ndarray":
             raise TypeError(f"{index}: column {name!r} is encoded as {encoding}, which is not read")
-    return MdsDecoder(names, encodings, sizes)
+    return MdsDecoder(names, encodings, sizes, wanted)
 
 
 def _samples(path: str, size_bytes: int, rows: int) -> tuple[Int64Array, Int64Array]:

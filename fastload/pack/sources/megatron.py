@@ -17,6 +17,7 @@ from fastload.pack.sources.arrays import Column, ColumnsSource, columns_source
 from fastload.pack.sources.base import Ragged, read_array, stored
 from fastload.pack.sources.kind import Candidate, Kind
 from fastload.pack.sources.latest import latest, new_opening
+from fastload.pack.sources.wanted import ALL, Wanted
 
 _FIELD = "tokens"
 
@@ -76,7 +77,7 @@ def _documents(path: str, opening: str) -> list[tuple[TokenFile, Int64Array]]:
     return found
 
 
-def open_megatron(path: AnyPath, *, strict: bool = False) -> ColumnsSource:
+def open_megatron(path: AnyPath, *, strict: bool = False, wanted: Wanted = ALL) -> ColumnsSource:
     """The documents of a `.bin` and its `.idx`, or of all in a folder in natural order.
 
     A sample is `{"tokens": array (length,)}` of the dtype of the file.

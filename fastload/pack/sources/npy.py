@@ -20,6 +20,7 @@ from fastload.formats.files import AnyPath, file_source, with_suffix
 from fastload.pack.sources.arrays import Column, ColumnsSource, columns_source
 from fastload.pack.sources.base import Array, Streamed, read_array, read_pieces, read_rows, stored
 from fastload.pack.sources.kind import Kind
+from fastload.pack.sources.wanted import ALL, Wanted
 from fastload.structure import BARE_NAME
 
 
@@ -102,7 +103,9 @@ class NpyColumn(Column):
         return [[os.path.basename(f.path), f.size_bytes] for f in self.files]
 
 
-def open_npy(paths: AnyPath | Sequence[AnyPath], *, strict: bool = False) -> ColumnsSource:
+def open_npy(
+    paths: AnyPath | Sequence[AnyPath], *, strict: bool = False, wanted: Wanted = ALL
+) -> ColumnsSource:
     """A `.npy` file, or a folder of them in natural order; a sample is a bare array, `data`.
 
     Raises:

@@ -18,6 +18,7 @@ from fastload.formats.files import AnyPath, absolute
 from fastload.pack.sources.arrays import ArrayColumn, Column, ColumnsSource, columns_source
 from fastload.pack.sources.base import Array, stored
 from fastload.pack.sources.kind import Kind
+from fastload.pack.sources.wanted import ALL, Wanted
 
 _START_BYTES = 16 << 10  # more than the longest header that is accepted
 
@@ -59,7 +60,7 @@ class ArchiveColumn(Column):
         return self.field.name
 
 
-def open_npz(path: AnyPath, *, strict: bool = False) -> ColumnsSource:
+def open_npz(path: AnyPath, *, strict: bool = False, wanted: Wanted = ALL) -> ColumnsSource:
     """An `.npz` archive; a sample is a dict with a key for each array.
 
     Arrays are streamed, whatever their size; only those in Fortran order are read at once.
@@ -78,6 +79,8 @@ def open_npz(path: AnyPath, *, strict: bool = False) -> ColumnsSource:
         names = [name for name in archive.namelist() if name.endswith(".npy")]
         if not names:
             raise FormatError(f"{full}: no arrays in this archive")
+        wanted.check(name.removesuffix(".npy") for name in names)
+        names = [name for name in names if wanted.takes(name.removesuffix(".npy"))]
         # An opened archive for each: some Pythons 3.12 and 3.13 seek in one array from where
         # another was read, which gives wrong numbers.
         columns = [

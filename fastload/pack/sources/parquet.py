@@ -17,6 +17,7 @@ from fastload.pack.sources.batches import (
     open_batches,
 )
 from fastload.pack.sources.kind import RAGGED, Kind, files_of, library
+from fastload.pack.sources.wanted import ALL, Wanted
 
 _READ_BYTES = 4 << 20  # of all columns
 _SMALLEST_READ, _LARGEST_READ = 32 << 10, 1 << 20
@@ -41,7 +42,7 @@ class ParquetReader(Reader):
 
 
 def open_parquet(
-    path: AnyPath, *, ragged: Sequence[str] = (), strict: bool = False
+    path: AnyPath, *, ragged: Sequence[str] = (), strict: bool = False, wanted: Wanted = ALL
 ) -> BatchesSource:
     """The rows of a file, or of the `.parquet` and `.pq` files of a folder in natural order.
 
@@ -51,6 +52,7 @@ def open_parquet(
         path: The file or folder.
         ragged: Columns whose lists vary in length, though the rows that were looked at have one.
         strict: Nothing is left out in any case.
+        wanted: The fields that are read.
 
     Raises:
         FormatError: a file is damaged, or files differ in their columns.
@@ -64,7 +66,7 @@ def open_parquet(
         with damage(f"{file}: no Parquet file, or a damaged one"), _open(file) as opened:
             schema, metadata = opened.schema_arrow, opened.metadata
         first = schema if first is None else first
-        check_same("parquet", file, schema, paths[0], first)
+        check_same(file, schema, paths[0], first, wanted)
         row = 0
         for number in range(metadata.num_row_groups):
             group = metadata.row_group(number)
@@ -77,7 +79,13 @@ def open_parquet(
     rows = sum(unit.rows for unit in units)
     row_bytes = size // max(rows, 1)
     return open_batches(
-        "parquet", ParquetReader(), units, first, ragged=ragged, row_bytes=row_bytes
+        "parquet",
+        ParquetReader(),
+        units,
+        first,
+        ragged=ragged,
+        row_bytes=row_bytes,
+        wanted=wanted,
     )
 
 

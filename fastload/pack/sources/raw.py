@@ -21,6 +21,7 @@ from fastload.pack.sources.base import (
     stored,
 )
 from fastload.pack.sources.kind import DTYPE, Kind, Option
+from fastload.pack.sources.wanted import ALL, Wanted
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,12 @@ class RawColumn(Column):
 
 
 def open_raw(
-    path: AnyPath, *, dtype: Any = None, shape: Any = None, strict: bool = False
+    path: AnyPath,
+    *,
+    dtype: Any = None,
+    shape: Any = None,
+    strict: bool = False,
+    wanted: Wanted = ALL,
 ) -> ColumnsSource:
     """A raw file of samples of `dtype` (">i4": big-endian) and `shape`.
 

@@ -11,11 +11,12 @@ import numpy as np
 
 from fastload.dataset import Dataset
 from fastload.formats.extents import Int64Array
-from fastload.formats.files import AnyPath, absolute, with_suffix
-from fastload.formats.safetensors import read_extents
+from fastload.formats.files import AnyPath, absolute, file_source, with_suffix
+from fastload.formats.safetensors import read_extents, read_header
 from fastload.pack.reading import read_rows
 from fastload.pack.sources.base import Advance, Part, Rows, Source
 from fastload.pack.sources.kind import Kind
+from fastload.pack.sources.wanted import ALL, Wanted
 
 
 @dataclass(frozen=True)
@@ -24,10 +25,11 @@ class ExtentsPart(Part):
 
     paths: tuple[str, ...]
     indices: Int64Array
+    wanted: Wanted = ALL
 
     def read(self, advance: Advance) -> Rows:
         """Reads the samples through the core."""
-        columns = read_rows(Dataset(read_extents(self.paths)), self.indices)
+        columns = read_rows(Dataset(read_extents(self.paths, self.wanted.takes)), self.indices)
         advance(len(self.indices))
         return Rows(columns)
 
@@ -37,14 +39,15 @@ class ExtentsSource(Source):
     """Files whose tensors share their first dimension."""
 
     files: tuple[str, ...]
+    wanted: Wanted = ALL
 
     def part(self, start: int, stop: int) -> ExtentsPart:
         """The samples [start, stop)."""
-        return ExtentsPart(self.files, np.arange(start, stop))
+        return ExtentsPart(self.files, np.arange(start, stop), self.wanted)
 
     def take(self, indices: Int64Array) -> ExtentsPart:
         """The samples at `indices`."""
-        return ExtentsPart(self.files, indices)
+        return ExtentsPart(self.files, indices, self.wanted)
 
     def is_copied(self) -> bool:
         """As they are."""
@@ -59,7 +62,7 @@ class ExtentsSource(Source):
         return [[os.path.basename(path), os.path.getsize(path)] for path in self.files]
 
 
-def open_safetensors(path: AnyPath, *, strict: bool = False) -> ExtentsSource:
+def open_safetensors(path: AnyPath, *, strict: bool = False, wanted: Wanted = ALL) -> ExtentsSource:
     """The samples of a file, or of the `.safetensors` files of a folder in natural order.
 
     A sample is a dict with a key for each tensor; all tensors share their first dimension.
@@ -68,7 +71,8 @@ def open_safetensors(path: AnyPath, *, strict: bool = False) -> ExtentsSource:
         FormatError: a file is damaged, or its tensors are not such samples.
     """
     files = tuple(with_suffix(absolute(path), ".safetensors"))
-    extents = read_extents(files)
+    wanted.check(read_header(file_source(files[0]), wanted.takes).field_names)
+    extents = read_extents(files, wanted.takes)
     rows = np.linspace(0, extents.rows - 1, min(extents.rows, 64)).astype(np.int64)
     mean = 0
     if len(rows):
@@ -83,6 +87,7 @@ def open_safetensors(path: AnyPath, *, strict: bool = False) -> ExtentsSource:
         rows=extents.rows,
         ragged_bytes=mean,
         files=files,
+        wanted=wanted,
     )
 
 

@@ -19,6 +19,7 @@ from fastload.pack.sources.images import ENCODED, RESIZE, BadRecordError, size_a
 from fastload.pack.sources.images import SUFFIXES as IMAGE_SUFFIXES
 from fastload.pack.sources.kind import RAGGED, Kind, files_of
 from fastload.pack.sources.records import Decoder, FileRecords, RecordsSource, open_records
+from fastload.pack.sources.wanted import ALL, Wanted
 
 KEY = "key"
 """The field with what the members of a sample have in common in their names."""
@@ -43,10 +44,11 @@ class TarDecoder(Decoder):
 
     def decode(self, content: bytes) -> Any:
         """A dict of the key and the members."""
-        found, key = {}, ""
+        found, key, wanted = {}, "", self.contents.wanted
         with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as archive:
             for member, of, name in _members(archive):
-                key, file = of, archive.extractfile(member)
+                key = of
+                file = archive.extractfile(member) if wanted.enters(name) else None
                 if file is not None:
                     found[name] = file.read()
         for odd in (*self.names, *found):
@@ -57,7 +59,7 @@ class TarDecoder(Decoder):
         sample: dict[str, Any] = {KEY: key}
         for name in self.names:
             try:
-                sample[name] = self.contents.value(name.rpartition(".")[2], found[name])
+                sample[name] = self.contents.value(name, found[name])
             except BadRecordError as error:
                 raise BadRecordError(f"{key}.{name}: {error}") from error
         return sample
@@ -70,6 +72,7 @@ def open_tar(
     encoded: bool = False,
     ragged: Sequence[str] = (),
     strict: bool = False,
+    wanted: Wanted = ALL,
 ) -> RecordsSource:
     """The samples of a tar file, or of the `.tar` files of a folder in natural order.
 
@@ -83,6 +86,7 @@ def open_tar(
         encoded: Keep images as the bytes of their files.
         ragged: Fields that vary in length, though the samples that were looked at do not.
         strict: An incomplete sample, or one that cannot be decoded, is an error.
+        wanted: The fields that are read.
 
     Raises:
         FormatError: a file is no tar file, damaged or truncated; or samples differ.
@@ -94,8 +98,14 @@ def open_tar(
         raise FormatError(f"{odd[0]}: is compressed: unpack it first")
     seen: collections.Counter[tuple[str, ...]] = collections.Counter()
     places = [_samples(file, seen) for file in paths]
-    names = max(seen, key=lambda found: seen[found], default=())
-    records = FileRecords.of(paths, places, TarDecoder(Contents(size, encoded), names), "sample")
+    known = list(dict.fromkeys(name for found in seen for name in found))
+    wanted.check([KEY, *known], known)
+    read: collections.Counter[tuple[str, ...]] = collections.Counter()
+    for found, count in seen.items():
+        read[tuple(name for name in found if wanted.enters(name))] += count
+    names = max(read, key=lambda found: (bool(found), read[found]), default=())
+    decoder = TarDecoder(Contents(size, encoded, wanted), names)
+    records = FileRecords.of(paths, places, decoder, "sample")
     return open_records(
         "tar",
         records,

@@ -25,6 +25,7 @@ from fastload.pack.sources.records import (
     RecordsSource,
     open_records,
 )
+from fastload.pack.sources.wanted import ALL, Wanted
 
 _HEAD, _FOOT = 12, 4
 _NAME = ".tfrecord"
@@ -39,10 +40,12 @@ class ExampleDecoder(Decoder):
     Attributes:
         single: Features of one value, which are numbers rather than arrays.
         images: Features that hold encoded images.
+        wanted: Features that are read.
     """
 
     single: frozenset[str] = frozenset()
     images: frozenset[str] = frozenset()
+    wanted: Wanted = ALL
 
     def decode(self, content: bytes) -> Any:
         """A dict of the features: bytes, numbers, or arrays of float32 or int64."""
@@ -50,7 +53,7 @@ class ExampleDecoder(Decoder):
         if masked_crc(data) != int.from_bytes(content[-_FOOT:], "little"):
             raise BadRecordError("wrong checksum of its data")
         try:
-            features = parse_example(data)
+            features = parse_example(data, self.wanted)
         except ValueError as error:
             raise BadRecordError(str(error)) from error
         sample: dict[str, Any] = {}
@@ -71,7 +74,7 @@ def masked_crc(data: bytes) -> int:
 
 
 def open_tfrecord(
-    path: AnyPath, *, ragged: Sequence[str] = (), strict: bool = False
+    path: AnyPath, *, ragged: Sequence[str] = (), strict: bool = False, wanted: Wanted = ALL
 ) -> RecordsSource:
     """The records of a file, or of the files of a folder with `.tfrecord` in their names.
 
@@ -82,6 +85,7 @@ def open_tfrecord(
         path: The file or folder.
         ragged: Features that vary in length, though the records that were looked at do not.
         strict: A record with a wrong checksum, or that cannot be parsed, is an error.
+        wanted: The fields that are read.
 
     Raises:
         FormatError: a file is no TFRecord file, or truncated; or records differ.
@@ -92,12 +96,12 @@ def open_tfrecord(
         paths = [file for file in list_files(full) if _NAME in os.path.basename(file).lower()]
         if not paths:
             raise FileNotFoundError(f"{full}: no {_NAME} files in this folder")
-    records = FileRecords.of(paths, list(map(_records, paths)), ExampleDecoder())
-    decoder = _looked_at(records, frozenset(ragged))
+    records = FileRecords.of(paths, list(map(_records, paths)), ExampleDecoder(wanted=wanted))
+    decoder = _looked_at(records, wanted, frozenset(ragged))
     return open_records("tfrecord", replace(records, decoder=decoder), strict=strict, ragged=ragged)
 
 
-def _looked_at(records: FileRecords, ragged: frozenset[str]) -> ExampleDecoder:
+def _looked_at(records: FileRecords, wanted: Wanted, ragged: frozenset[str]) -> ExampleDecoder:
     """The decoder that some records call for."""
     counts: dict[str, set[int]] = {}
     pictures: dict[str, bool] = {}
@@ -116,7 +120,7 @@ def _looked_at(records: FileRecords, ragged: frozenset[str]) -> ExampleDecoder:
                 else:
                     counts.setdefault(name, set()).add(len(value))
     single = frozenset(name for name, found in counts.items() if found == {1}) - ragged
-    return ExampleDecoder(single, frozenset(name for name, yes in pictures.items() if yes))
+    return ExampleDecoder(single, frozenset(name for name, yes in pictures.items() if yes), wanted)
 
 
 def _records(path: str) -> tuple[Int64Array, Int64Array]:
