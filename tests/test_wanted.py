@@ -79,7 +79,7 @@ def tar(folder: Path) -> Path:
 
 
 def tfrecord(folder: Path) -> Path:
-    features = [{"x": [int(n)], "meta.id": [int(n)]} | {f"m{n}": [b"a", b"b"]} for n in X]
+    features = [{"x": [int(n)], "meta.id": [int(n)]} | {f"m{n}": b"a"} for n in X]
     put(folder / "a.tfrecord", b"".join(record(example(of)) for of in features))
     return folder / "a.tfrecord"
 
@@ -89,7 +89,7 @@ def mds(folder: Path) -> Path:
     for n in X.tolist():
         meta = json.dumps({"id": n, "bad": None}).encode()
         sizes = np.array([len(meta), 3], "<u4").tobytes()
-        samples.append(sizes + meta + b"\x80.." + n.to_bytes(8, "little"))
+        samples.append(sizes + meta + b"\x80.." + int(n).to_bytes(8, "little"))
     head = 4 + 4 * (len(samples) + 1)
     ends = head + np.cumsum([0, *map(len, samples)])
     counts = np.array([len(samples), *ends], "<u4").tobytes()
@@ -182,7 +182,7 @@ def test_nothing_but_the_fields_asked_for_is_judged(
     for fields in ([number], [number, inner]):
         found = rows(source, out, fields=fields, workers=1, **options)
         dataset = fastload.open(out)
-        assert [field.name for field in dataset.fields] == list(fields) or make is mds
+        assert {field.name for field in dataset.fields} == set(fields)
         for name in fields:
             column = dataset.column(name)
             np.testing.assert_array_equal(column, X)
