@@ -162,5 +162,5 @@ def test_the_log_quotes_it_now_and_then(
     assert main(["report", str(tmp_path / "run.jsonl")]) == 0
     shown = capsys.readouterr().out
     assert "NVML" in shown
-    assert "92%" in shown
+    assert "92 %" in shown
     assert "80.0%" in shown  # busy, by the device's own clock
