@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
 from samples import TORCH_ONLY
 
-from fastload.formats.extents import DTYPES, Field
-from fastload.pack.cast import CastError, cast, decoded, dtype_named
+from fastload.formats.extents import Field
+from fastload.pack.cast import CastError, cast, cast_target, decoded
 
 FLOATS = [
     "float16",
@@ -166,28 +164,6 @@ def test_storage_of_torch_is_understood() -> None:
         np.testing.assert_array_equal(got, want.view(getattr(torch, name)).float().numpy())
 
 
-@pytest.mark.parametrize(
-    ("name", "want"),
-    [
-        ("bf16", "bfloat16"),
-        ("f16", "float16"),
-        ("half", "float16"),
-        ("float", "float32"),
-        ("double", "float64"),
-        ("long", "int64"),
-        ("i32", "int32"),
-        ("u16", "uint16"),
-        (torch.bfloat16, "bfloat16"),
-        (np.dtype("f2"), "float16"),
-        ("torch.uint8", "uint8"),
-        *[(name, name) for name in sorted(DTYPES - {"float8_e8m0fnu"})],
-    ],
-)
-def test_names_of_dtypes(name: Any, want: str) -> None:
-    assert dtype_named(name) == want
-
-
-@pytest.mark.parametrize("name", ["i8", "u8", "f8", "nonsense", "", None, "float8_e8m0fnu"])
-def test_names_that_are_none_or_mean_two_things(name: Any) -> None:
-    with pytest.raises(ValueError, match="the dtypes are"):
-        dtype_named(name)
+def test_powers_of_two_are_no_target() -> None:
+    with pytest.raises(ValueError, match="holds only powers of two"):
+        cast_target("float8_e8m0fnu")

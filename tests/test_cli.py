@@ -117,7 +117,7 @@ def test_a_dataset_in_the_current_folder_is_found(capsys: Captured) -> None:
         ("pack nothing out", "nothing: No such file or directory"),
         ("pack x.npy images", "images: the folder is not empty and holds no packed dataset"),
         ("pack images images/out", "the output lies inside the input"),
-        ("pack x.npy out --dtype u1", "dtype has no meaning for npy"),
+        ("pack x.npy out --shape 2", "shape has no meaning for npy"),
         ("pack x.npy out --from paper", "kind must be one of"),
         ("pack x.npy out --workers 0", "workers must be a positive integer"),
         ("pack nothing:x out", "No module named 'nothing'"),

@@ -76,7 +76,7 @@ def test_raw_shards_in_a_folder_or_a_sequence(tmp_path: Path) -> None:
         ({"dtype": "longdouble", "shape": 3}, "not supported"),
         (
             {"dtype": "bfloat17", "shape": 3},
-            "'bfloat17' is not supported; known are bf",
+            "'bfloat17' is not supported; the dtypes are bf",
         ),
         ({"dtype": "uint8", "shape": (3, 0)}, "no bytes"),
         ({"dtype": "uint8", "shape": (3, -1)}, "negative"),

@@ -30,6 +30,11 @@ def number_kind(dtype: np.dtype[Any]) -> tuple[str, str | None] | None:
     return None if native not in DTYPES or dtype.fields else (native, None)
 
 
+def described(dtype: np.dtype[Any]) -> str:
+    """A dtype as messages name it; numpy's own codes say nothing of the dtypes of ml_dtypes."""
+    return repr(dtype.name if dtype.isbuiltin == 2 else dtype.str)
+
+
 def number_field(name: str, dtype: np.dtype[Any], shape: Sequence[int]) -> Field:
     """The field of arrays of a numpy dtype, in any byte order. Dates and times are int64.
 
@@ -44,8 +49,8 @@ def number_field(name: str, dtype: np.dtype[Any], shape: Sequence[int]) -> Field
     kind = number_kind(dtype)
     if kind is None:
         raise TypeError(
-            f"field {name!r}: dtype {dtype.str!r} is not supported; object, structured, string and "
-            "long double arrays and dates without a unit hold no plain numbers"
+            f"field {name!r}: dtype {described(dtype)} is not supported; object, structured, "
+            "string and long double arrays and dates without a unit hold no plain numbers"
         )
     return Field(name, kind[0], tuple(shape), logical=kind[1])
 

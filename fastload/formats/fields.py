@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 # What numpy lacks is stored as integers of the same width; torch views it afterwards.
-_STORED_AS = {
+STORED_AS = {
     "bfloat16": "uint16",
     "float8_e4m3fn": "uint8",
     "float8_e4m3fnuz": "uint8",
@@ -21,7 +21,7 @@ _STORED_AS = {
 }
 _INTEGERS = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
 _OTHERS = ["bool", "float16", "float32", "float64", "complex64", "complex128"]
-DTYPES = frozenset([*_INTEGERS, *_OTHERS, *_STORED_AS])
+DTYPES = frozenset([*_INTEGERS, *_OTHERS, *STORED_AS])
 """The names of the supported dtypes, as torch and numpy spell them."""
 
 MAX_BYTES = 2**62
@@ -89,7 +89,7 @@ class Field:
     @property
     def storage(self) -> np.dtype[Any]:
         """The numpy dtype that carries the bytes: uint16 for bfloat16, uint8 for float8."""
-        return np.dtype(_STORED_AS.get(self.dtype, self.dtype))
+        return np.dtype(STORED_AS.get(self.dtype, self.dtype))
 
     @property
     def row_bytes(self) -> int:

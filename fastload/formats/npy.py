@@ -14,6 +14,7 @@ from fastload.errors import FormatError
 from fastload.formats.arrays import number_field
 from fastload.formats.dense import single_group
 from fastload.formats.extents import MAX_BYTES, Extents, FileSource
+from fastload.formats.fields import STORED_AS, Field
 from fastload.formats.files import Paths, file_source, with_suffix
 from fastload.structure import BARE_NAME
 
@@ -21,16 +22,32 @@ MAGIC = b"\x93NUMPY"
 _VERSIONS = ((1, 0), (2, 0), (3, 0))
 # numpy's own limit for files it does not trust: the header goes through Python's parser.
 _MAX_HEADER_BYTES = 10_000
+_NAMELESS = re.compile(r"[|<>]V([12])|[|<]f(1)")
 
 
 @dataclass(frozen=True)
 class Header:
-    """What a `.npy` file says of itself, and the byte where its data starts."""
+    """What a `.npy` file says of itself, and the byte where its data starts.
+
+    Attributes:
+        dtype: Of the numbers as they lie in the file.
+        fortran: Whether they are in Fortran order.
+        shape: Of the array.
+        data_offset: Where the numbers begin.
+        meaning: The name of the dtype, where numpy has none for it: "bfloat16" of uint16.
+    """
 
     dtype: np.dtype[Any]
     fortran: bool
     shape: tuple[int, ...]
     data_offset: int
+    meaning: str | None = None
+
+    def field(self, name: str) -> Field:
+        """The field of samples along the first axis."""
+        if self.meaning is not None:
+            return Field(name, self.meaning, self.shape[1:])
+        return number_field(name, self.dtype, self.shape[1:])
 
 
 class Readable(Protocol):
@@ -48,8 +65,13 @@ class Readable(Protocol):
         """Bytes of it, fewer at its end."""
 
 
-def read_header(source: Readable) -> Header:
+def read_header(source: Readable, meaning: str | None = None) -> Header:
     """Reads and checks the header of a `.npy` file; never unpickles.
+
+    Args:
+        source: Of the header.
+        meaning: The dtype of arrays that numpy writes as bytes without a name ("|V2"), which it
+            does with those of ml_dtypes.
 
     Raises:
         FormatError: no `.npy` file, a damaged or unknown header, a dtype that is no plain number,
@@ -76,7 +98,19 @@ def read_header(source: Readable) -> Header:
     text = source.read(length_at + width, length)
     if len(text) != length:
         raise FormatError(f"{path}: truncated while it was read")
-    dtype, fortran, shape = _parse(path, text.decode("utf-8" if version[0] == 3 else "latin-1"))
+    descr, fortran, shape = _parse(path, text.decode("utf-8" if version[0] == 3 else "latin-1"))
+    nameless = _NAMELESS.fullmatch(descr) if isinstance(descr, str) else None
+    if nameless and meaning is None:
+        raise FormatError(
+            f"{path}: descr {descr!r} names no dtype; numpy writes arrays of ml_dtypes so: "
+            "`fastload pack --dtype bfloat16` (dtype=) says which it is"
+        )
+    if nameless:
+        dtype = np.dtype(STORED_AS.get(meaning or "", "V8"))
+        if str(dtype.itemsize) not in nameless.groups():
+            raise FormatError(f"{path}: descr {descr!r}: {meaning} has another number of bytes")
+    else:
+        dtype, meaning = _plain_dtype(path, descr), None
     if math.prod(n for n in shape if n) * dtype.itemsize > MAX_BYTES:
         raise FormatError(f"{path}: shape {shape} is too large")
     expected = data_offset + math.prod(shape) * dtype.itemsize
@@ -85,10 +119,10 @@ def read_header(source: Readable) -> Header:
             f"{path}: truncated: shape {shape} of {dtype} needs {expected} bytes, the file has "
             f"{size}"
         )
-    return Header(dtype, fortran, shape, data_offset)
+    return Header(dtype, fortran, shape, data_offset, meaning)
 
 
-def _parse(path: str, text: str) -> tuple[np.dtype[Any], bool, tuple[int, ...]]:
+def _parse(path: str, text: str) -> tuple[object, bool, tuple[int, ...]]:
     try:
         try:
             header = ast.literal_eval(text.strip())
@@ -100,7 +134,15 @@ def _parse(path: str, text: str) -> tuple[np.dtype[Any], bool, tuple[int, ...]]:
         raise FormatError(f"{path}: damaged .npy header {text!r:.100}") from error
     if not well_formed or not all(type(n) is int and n >= 0 for n in shape):
         raise FormatError(f"{path}: damaged .npy header {text!r:.100}")
-    return _plain_dtype(path, descr), fortran, shape
+    return descr, fortran, shape
+
+
+def check_dtype(path: str, field: Field, wanted: str | None) -> None:
+    """Raises ValueError if an array has another dtype than the one that was given for it."""
+    if wanted is not None and field.dtype != wanted:
+        raise ValueError(
+            f"{path}: holds {field.dtype}, not dtype={wanted!r}; --cast (cast=) converts numbers"
+        )
 
 
 def _plain_dtype(path: str, descr: object) -> np.dtype[Any]:
@@ -132,7 +174,7 @@ def read_extents(paths: Paths) -> Extents:
     """
     sources = [file_source(path) for path in with_suffix(paths, ".npy")]
     headers = [_readable_in_place(source) for source in sources]
-    fields = [number_field(BARE_NAME, header.dtype, header.shape[1:]) for header in headers]
+    fields = [header.field(BARE_NAME) for header in headers]
     for source, field in zip(sources, fields, strict=True):
         if field != fields[0]:
             raise FormatError(

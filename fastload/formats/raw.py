@@ -9,6 +9,7 @@ import numpy as np
 
 from fastload.errors import FormatError
 from fastload.formats.dense import single_group
+from fastload.formats.dtypes import dtype_name
 from fastload.formats.extents import Extents, Field
 from fastload.formats.files import Paths, file_source, with_suffix
 from fastload.formats.signatures import refuse_other_formats
@@ -46,22 +47,6 @@ def read_extents(paths: Paths, dtype: Any, shape: int | Sequence[int]) -> Extent
             )
     rows = [source.size_bytes // field.row_bytes for source in sources]
     return single_group([field], rows, sources, [[0] * len(sources)], 0)
-
-
-def dtype_name(dtype: Any) -> str:
-    """The name of a dtype given as a name, numpy's or torch's.
-
-    Raises:
-        ValueError: it is big-endian.
-    """
-    name = str(dtype).removeprefix("torch.")
-    try:
-        known = np.dtype(dtype if isinstance(dtype, (type, np.dtype)) else name)
-    except TypeError:  # only torch has it, or nobody: the field will tell
-        return name
-    if not known.isnative:
-        raise ValueError(f"dtype {known.str!r} is big-endian; `fastload pack` converts such files")
-    return known.name
 
 
 def _sample_shape(shape: int | Sequence[int]) -> tuple[int, ...]:

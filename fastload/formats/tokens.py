@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from fastload.errors import FormatError
 from fastload.formats import npy
+from fastload.formats.dtypes import dtype_name
 from fastload.formats.extents import (
     Bounds,
     Column,
@@ -26,7 +27,6 @@ from fastload.formats.extents import (
     MemorySource,
 )
 from fastload.formats.files import Paths, absolute_paths, file_source, list_files, suffix
-from fastload.formats.raw import dtype_name
 from fastload.formats.signatures import refuse_other_formats
 from fastload.structure import BARE_NAME
 

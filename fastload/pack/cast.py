@@ -8,25 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fastload.formats.extents import DTYPES, Field
+from fastload.formats.dtypes import dtype_name
+from fastload.formats.extents import Field
 
 if TYPE_CHECKING:  # some kinds of input cast while they read
     from fastload.pack.sources.base import Array
 
-_SHORT = {
-    "bf16": "bfloat16",
-    "half": "float16",
-    "float": "float32",
-    "double": "float64",
-    "cfloat": "complex64",
-    "cdouble": "complex128",
-    "short": "int16",
-    "int": "int32",
-    "long": "int64",
-    **{f"f{bits}": f"float{bits}" for bits in (16, 32, 64)},
-    **{f"i{bits}": f"int{bits}" for bits in (16, 32, 64)},
-    **{f"u{bits}": f"uint{bits}" for bits in (16, 32, 64)},
-}
 # Exponent bits, mantissa bits, bias, code of NaN, code of what is too large.
 _FLOAT8 = {
     "float8_e4m3fn": (4, 3, 7, 0x7F, 0x7E),
@@ -47,22 +34,20 @@ class CastError(ValueError):
         self.value = value
 
 
-def dtype_named(name: Any) -> str:
-    """The dtype that is meant by a name of torch's or numpy's, a short one, or a dtype itself.
+def cast_target(given: Any) -> str:
+    """The dtype that values are cast to, as `dtype_name` names it.
 
     Raises:
         ValueError: it cannot be a target of a cast.
 
     Example:
-        >>> dtype_named("bf16"), dtype_named(np.dtype("f2"))
+        >>> cast_target("bf16"), cast_target(np.dtype("f2"))
         ('bfloat16', 'float16')
     """
-    text = np.dtype(name).name if isinstance(name, type) else str(name).removeprefix("torch.")
-    text = _SHORT.get(text, text)
-    if text not in DTYPES or text in _NO_TARGETS:
-        names = ", ".join(sorted(DTYPES - _NO_TARGETS))
-        raise ValueError(f"cast to {text!r}: the dtypes are {names}, and short ones such as bf16")
-    return text
+    name = dtype_name(given)
+    if name in _NO_TARGETS:
+        raise ValueError(f"values cannot be cast to {name}, which holds only powers of two")
+    return name
 
 
 def cast(array: Array, field: Field, dtype: str) -> Array:
@@ -233,6 +218,16 @@ def decoded(array: Array, field: Field) -> Array:
     return _decoded(array, field.dtype)
 
 
-def parse_casts(casts: Mapping[str, Any] | None) -> dict[str, str]:
-    """The casts with the dtypes' names as the format spells them."""
-    return {name: dtype_named(dtype) for name, dtype in (casts or {}).items()}
+def parse_casts(option: str, casts: Mapping[str, Any] | None) -> dict[str, str]:
+    """The dtypes of an option by field, with their names as the format spells them.
+
+    Raises:
+        ValueError: with the option and the field, for a dtype that values cannot be cast to.
+    """
+    parsed = {}
+    for name, dtype in (casts or {}).items():
+        try:
+            parsed[name] = cast_target(dtype)
+        except ValueError as error:
+            raise ValueError(f"{option}: field {name!r}: {error}") from None
+    return parsed

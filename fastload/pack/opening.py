@@ -17,6 +17,7 @@ def open_input(
     *,
     kind: str | None = None,
     fields: Sequence[str] | None = None,
+    dtypes: Mapping[str, Any] | None = None,
     cast: Mapping[str, Any] | None = None,
     shuffle: int | None = None,
     limit: int | None = None,
@@ -26,9 +27,9 @@ def open_input(
     from fastload.pack.sources.kinds import open_source  # all kinds: not before one is opened
 
     check_counts(limit=1 if limit is None else limit)
-    opened = open_source(source, kind, options, Wanted.of(fields))
+    opened = open_source(source, kind, {**options, "dtypes": dtypes}, Wanted.of(fields))
     try:
-        chosen = Selection(fields, cast, shuffle, limit).of(opened)
+        chosen = Selection(fields, dtypes, cast, shuffle, limit).of(opened)
         check_fields(chosen.fields)
     except BaseException:
         opened.close()

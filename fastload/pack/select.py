@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 
 from fastload import _core
+from fastload.formats.dtypes import TEXT_NAMES
 from fastload.formats.extents import Field, Int64Array
+from fastload.formats.fields import TEXT
 from fastload.formats.manifest import Skipped
 from fastload.pack.cast import CastError, cast, parse_casts
 from fastload.pack.sources.base import (
@@ -40,12 +42,14 @@ class Selection:
 
     Attributes:
         fields: Names of fields, or of containers for all fields in them.
+        dtypes: What fields are read as, by name, where the source has not done it.
         cast: New dtypes by the names of fields.
         shuffle: The seed of a permutation of the samples.
         limit: So many samples from the start, after shuffling.
     """
 
     fields: Sequence[str] | None = None
+    dtypes: Mapping[str, Any] | None = None
     cast: Mapping[str, Any] | None = None
     shuffle: int | None = None
     limit: int | None = None
@@ -59,8 +63,10 @@ class Selection:
         """
         if self.fields is not None:
             source = _picked(source, Wanted.of(self.fields))
-        if casts := parse_casts(self.cast):
-            source = _cast(source, casts)
+        if casts := _read_as(source, self.dtypes or {}, self.fields is not None):
+            source = _cast(source, casts, "dtypes")
+        if casts := parse_casts("cast", self.cast):
+            source = _cast(source, casts, "cast")
         if self.shuffle is not None:
             if type(self.shuffle) is not int or not 0 <= self.shuffle < 2**64:
                 raise ValueError(f"shuffle: a seed of 64 bits is needed, not {self.shuffle!r}")
@@ -257,6 +263,7 @@ class Renamed(_Wrapper):
 @dataclass(frozen=True, kw_only=True)
 class _Cast(_Wrapper):
     casts: dict[str, str]
+    option: str
 
     def part(self, start: int, stop: int) -> Part:
         ranges = [range(n, min(n + self._each, stop)) for n in range(start, stop, self._each)]
@@ -278,7 +285,7 @@ class _Cast(_Wrapper):
         return False
 
     def choice(self) -> dict[str, Any]:
-        return {"cast": self.casts}
+        return {self.option: {**self.inner.options().get(self.option, {}), **self.casts}}
 
 
 @dataclass(frozen=True)
@@ -319,13 +326,32 @@ class _CastPart(Part):
             ) from None
 
 
-def _cast(source: Source, casts: dict[str, str]) -> Source:
+def _read_as(source: Source, dtypes: Mapping[str, Any], picked: bool) -> dict[str, str]:
+    """The casts that make of the fields of a source what they shall be read as.
+
+    Raises:
+        ValueError: there is no such field, though all are kept, or the dtype is not known.
+    """
+    own = {field.name: field for field in source.fields}
+    left = {}
+    for name, dtype in dtypes.items():
+        if name not in own and not picked:
+            raise ValueError(f"dtypes: there is no field {name!r}; the fields are {', '.join(own)}")
+        text = TEXT if str(dtype) in TEXT_NAMES else str(dtype)
+        if name in own and text != own[name].logical:
+            left[name] = dtype
+    return {n: of for n, of in parse_casts("dtypes", left).items() if own[n].dtype != of}
+
+
+def _cast(source: Source, casts: dict[str, str], option: str) -> Source:
     own = {field.name: field for field in source.fields}
     for name, dtype in casts.items():
         if name not in own:
-            raise ValueError(f"cast: there is no field {name!r}; the fields are {', '.join(own)}")
+            known = ", ".join(own)
+            raise ValueError(f"{option}: there is no field {name!r}; the fields are {known}")
         if own[name].logical is not None:
-            raise TypeError(f"cast: field {name!r} holds {own[name].logical}, not plain numbers")
+            what = own[name].logical
+            raise TypeError(f"{option}: field {name!r} holds {what}, not plain numbers")
         cast(np.empty((0,), own[name].storage), Field(name, own[name].dtype, ()), dtype)
     fields = tuple(
         dataclasses.replace(field, dtype=casts.get(field.name, field.dtype))
@@ -333,4 +359,4 @@ def _cast(source: Source, casts: dict[str, str]) -> Source:
     )
     before, after = (sum(f.row_bytes for f in of if f.ragged) for of in (source.fields, fields))
     changed = {"fields": fields, "ragged_bytes": source.ragged_bytes * after // max(before, 1)}
-    return _Cast(**_like(source) | changed, inner=source, casts=casts)
+    return _Cast(**_like(source) | changed, inner=source, casts=casts, option=option)

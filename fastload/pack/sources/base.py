@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastload.errors import FormatError
+from fastload.formats.dtypes import as_stored
 from fastload.formats.extents import Field, Int64Array
 from fastload.formats.manifest import Skipped
 from fastload.structure import Structure
@@ -311,7 +312,7 @@ def stored(values: Array, of: Field) -> Array:
     if values.dtype.kind in "mM":
         values = values.astype(values.dtype.newbyteorder("="), copy=False)
         values = np.asarray(values, order="C").view(np.int64)
-    return np.asarray(values, of.storage, order="C")
+    return np.asarray(as_stored(values), of.storage, order="C")
 
 
 def read_pieces(path: str, offset: int, size_bytes: int) -> Iterator[memoryview]:

@@ -13,8 +13,10 @@ from typing import Any
 import numpy as np
 
 from fastload.errors import FormatError
+from fastload.formats.dtypes import TEXT_NAMES
 from fastload.formats.extents import Int64Array
 from fastload.formats.files import AnyPath, absolute, suffix
+from fastload.pack.cast import cast_target
 from fastload.pack.sources.arrow_columns import numbers
 from fastload.pack.sources.batches import BatchesSource, Reader, Unit, open_batches
 from fastload.pack.sources.kind import DTYPES, Kind, Option, library
@@ -191,20 +193,8 @@ def _types(
     """What the wanted columns hold, as some blocks have it, unless it is given."""
     wanted.check(reader.names)
     read = [name for name in reader.names if wanted.takes(name)]
-    given = {}
-    for name, dtype in dtypes.items():
-        if name not in reader.names:
-            names = ", ".join(reader.names)
-            raise ValueError(f"dtypes: there is no column {name!r}; the columns are {names}")
-        if name not in read:
-            continue
-        if str(dtype) in ("text", "utf8", "str"):
-            given[name] = pyarrow.string()
-            continue
-        try:
-            given[name] = pyarrow.from_numpy_dtype(np.dtype(str(dtype).removeprefix("torch.")))
-        except (TypeError, pyarrow.ArrowException) as error:
-            raise ValueError(f"dtypes: {dtype!r} cannot be read from text") from error
+    given = {name: _given_type(pyarrow, reader, name, dtype) for name, dtype in dtypes.items()}
+    given = {name: kind for name, kind in given.items() if name in read}
     seen: dict[str, set[Any]] = {name: set() for name in read}
     for unit in head:
         for of in reader.parse(_read(unit), given, unit, read).schema:
@@ -219,6 +209,32 @@ def _types(
             kind = kinds.pop() if len(kinds) == 1 else next(fitting) if kinds else pyarrow.string()
             known[name] = kind
     return known
+
+
+def _given_type(pyarrow: Any, reader: CsvReader, name: str, dtype: Any) -> Any:
+    """The type of pyarrow that a column is parsed as; what pyarrow lacks is cast afterwards.
+
+    Raises:
+        ValueError: there is no such column, or text cannot be read as that dtype.
+    """
+    if name not in reader.names:
+        names = ", ".join(reader.names)
+        raise ValueError(f"dtypes: there is no column {name!r}; the columns are {names}")
+    if str(dtype) in TEXT_NAMES:
+        return pyarrow.string()
+    if str(dtype).startswith("datetime64"):
+        try:
+            return pyarrow.from_numpy_dtype(np.dtype(dtype))
+        except (TypeError, pyarrow.ArrowException) as error:
+            raise ValueError(f"dtypes: column {name!r}: {dtype!r} is no time: {error}") from error
+    try:
+        known = cast_target(dtype)
+    except ValueError as error:
+        raise ValueError(f"dtypes: column {name!r}: {error}; text and datetime64[s] too") from None
+    if known.startswith("complex"):
+        raise ValueError(f"dtypes: column {name!r}: {known} cannot be read from text")
+    wide = "float" in known and known not in ("float32", "float64")
+    return pyarrow.from_numpy_dtype(np.dtype("float64" if wide else known))
 
 
 def _inferred(pyarrow: Any) -> list[Any]:

@@ -31,7 +31,10 @@ class Option:
     value: str = "text"
 
 
-DTYPE = Option("dtype", "of the numbers of a raw file ('>i4': big-endian), or of tokens")
+DTYPE = Option(
+    "dtype",
+    "of the numbers of a raw file ('>i4': big-endian), of tokens, or of .npy arrays of ml_dtypes",
+)
 DTYPES = Option("dtypes", "what numbers are stored as, by field, such as x=float32", "pairs")
 RAGGED = Option("ragged", "fields that vary in length, though the first samples do not", "names")
 

@@ -34,7 +34,7 @@ from fastload.pack.sources import (
 )
 from fastload.pack.sources.arrays import open_arrays
 from fastload.pack.sources.base import Source
-from fastload.pack.sources.kind import Candidate, Kind, Option
+from fastload.pack.sources.kind import DTYPES, Candidate, Kind, Option
 from fastload.pack.sources.mapstyle import Held, open_samples
 from fastload.pack.sources.wanted import ALL, Wanted
 
@@ -77,7 +77,8 @@ def open_source(
         source: A path; the name of a map-style dataset, `module:object`; such a dataset; or an
             array or CPU tensor, or a dict or tuple of them.
         kind: The name of one of `KINDS`, or None to find out.
-        options: `strict` and those of kinds; None and False are as if not given.
+        options: `strict`, `dtypes` and those of kinds; None and False are as if not given. Kinds of
+            text read by the dtypes, of the others they are for the caller to apply.
         wanted: The fields that are read; the source may have others, too.
 
     Raises:
@@ -106,6 +107,8 @@ def open_source(
 
 
 def _check_options(kind: str, given: dict[str, Any], used: tuple[Option, ...]) -> None:
+    if DTYPES not in used:
+        given.pop("dtypes", None)
     for name in given:
         if name != "strict" and name not in [option.name for option in used]:
             raise ValueError(f"{name} has no meaning for {kind}")

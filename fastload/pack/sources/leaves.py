@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from fastload.formats.arrays import is_tensor, number_kind, tensor_array
+from fastload.formats.arrays import described, is_tensor, number_kind, tensor_array
+from fastload.formats.dtypes import as_stored
 from fastload.formats.extents import Field
 from fastload.formats.fields import BYTE_STRINGS, TEXT
 from fastload.pack.sources.base import Array
@@ -73,13 +74,13 @@ def read_leaf(value: Any, name: str, index: int) -> Leaf:
     kind = number_kind(array.dtype)
     if kind is None:
         raise TypeError(
-            f"sample {index}: field {name!r}: dtype {array.dtype.str!r} cannot be packed; plain "
-            "numbers, and dates with a unit, can"
+            f"sample {index}: field {name!r}: dtype {described(array.dtype)} cannot be packed; "
+            "plain numbers, and dates with a unit, can"
         )
     array = np.asarray(array, array.dtype.newbyteorder("="), order="C")
     if kind[1] is not None:
         array = array.view(np.int64)
-    return Leaf(array, dtype or kind[0], kind[1])
+    return Leaf(as_stored(array), dtype or kind[0], kind[1])
 
 
 def _read_list(value: list[Any], name: str, index: int) -> Leaf:
@@ -88,12 +89,13 @@ def _read_list(value: list[Any], name: str, index: int) -> Leaf:
     except (ValueError, TypeError, RuntimeError, OverflowError) as error:
         reason = f"a list of unequal or other members: {error}"
         raise ValueError(f"sample {index}: field {name!r}: {reason}") from error
-    if array.dtype.kind not in "biufc":
+    kind = number_kind(array.dtype)
+    if kind is None or kind[1] is not None:
         raise TypeError(
             f"sample {index}: field {name!r} is a list of {type(value[0]).__name__}; lists of "
             "varying length can be packed if they hold numbers"
         )
-    return Leaf(array, array.dtype.name if array.size else _LEFT_OPEN)
+    return Leaf(as_stored(array), kind[0] if array.size else _LEFT_OPEN)
 
 
 def _array(leaf: Any, name: str, index: int) -> tuple[Array, str | None]:

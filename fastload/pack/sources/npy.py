@@ -14,12 +14,12 @@ import numpy as np
 
 from fastload.errors import FormatError
 from fastload.formats import npy
-from fastload.formats.arrays import number_field
+from fastload.formats.dtypes import dtype_name
 from fastload.formats.extents import FileSource, Int64Array
 from fastload.formats.files import AnyPath, file_source, with_suffix
 from fastload.pack.sources.arrays import Column, ColumnsSource, columns_source
 from fastload.pack.sources.base import Array, Streamed, read_array, read_pieces, read_rows, stored
-from fastload.pack.sources.kind import Kind
+from fastload.pack.sources.kind import DTYPE, Kind
 from fastload.pack.sources.wanted import ALL, Wanted
 from fastload.structure import BARE_NAME
 
@@ -104,21 +104,33 @@ class NpyColumn(Column):
 
 
 def open_npy(
-    paths: AnyPath | Sequence[AnyPath], *, strict: bool = False, wanted: Wanted = ALL
+    paths: AnyPath | Sequence[AnyPath],
+    *,
+    dtype: Any = None,
+    strict: bool = False,
+    wanted: Wanted = ALL,
 ) -> ColumnsSource:
     """A `.npy` file, or a folder of them in natural order; a sample is a bare array, `data`.
+
+    Args:
+        paths: The file, folder or files.
+        dtype: Of arrays of ml_dtypes, whose dtype numpy does not write down.
+        strict: Nothing is left out in any case.
+        wanted: The fields that are read.
 
     Raises:
         FormatError: a file is damaged, holds no plain numbers, has no first axis, or differs from
             the first one in dtype or shape.
     """
     files = tuple(file_source(path) for path in with_suffix(paths, ".npy"))
-    headers = tuple(npy.read_header(file) for file in files)
+    meaning = None if dtype is None else dtype_name(dtype)
+    headers = tuple(npy.read_header(file, meaning) for file in files)
     fields = []
     for file, header in zip(files, headers, strict=True):
         if not header.shape:
             raise FormatError(f"{file}: shape () has no sample axis")
-        fields.append(number_field(BARE_NAME, header.dtype, header.shape[1:]))
+        fields.append(header.field(BARE_NAME))
+        npy.check_dtype(file.path, fields[-1], meaning)
         if fields[-1] != fields[0]:
             raise FormatError(
                 f"{files[0]} holds samples of {fields[0]}, but {file} of {fields[-1]}; "
@@ -133,4 +145,5 @@ KIND = Kind(
     "a .npy file or a folder of them: bare arrays",
     open_npy,
     lambda path: path.holds(".npy") or path.start.startswith(npy.MAGIC),
+    (DTYPE,),
 )

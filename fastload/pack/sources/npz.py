@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import io
+import math
 import zipfile
 import zlib
 from dataclasses import dataclass, replace
@@ -13,11 +13,11 @@ import numpy as np
 
 from fastload.errors import FormatError
 from fastload.formats import npy
-from fastload.formats.arrays import number_field
+from fastload.formats.dtypes import dtype_name
 from fastload.formats.files import AnyPath, absolute
 from fastload.pack.sources.arrays import ArrayColumn, Column, ColumnsSource, columns_source
 from fastload.pack.sources.base import Array, stored
-from fastload.pack.sources.kind import Kind
+from fastload.pack.sources.kind import DTYPE, Kind
 from fastload.pack.sources.wanted import ALL, Wanted
 
 _START_BYTES = 16 << 10  # more than the longest header that is accepted
@@ -60,10 +60,18 @@ class ArchiveColumn(Column):
         return self.field.name
 
 
-def open_npz(path: AnyPath, *, strict: bool = False, wanted: Wanted = ALL) -> ColumnsSource:
+def open_npz(
+    path: AnyPath, *, dtype: Any = None, strict: bool = False, wanted: Wanted = ALL
+) -> ColumnsSource:
     """An `.npz` archive; a sample is a dict with a key for each array.
 
     Arrays are streamed, whatever their size; only those in Fortran order are read at once.
+
+    Args:
+        path: The file.
+        dtype: Of arrays of ml_dtypes, whose dtype numpy does not write down.
+        strict: Nothing is left out in any case.
+        wanted: The fields that are read.
 
     Raises:
         FormatError: the archive is damaged, empty, or holds something else than arrays of plain
@@ -71,6 +79,7 @@ def open_npz(path: AnyPath, *, strict: bool = False, wanted: Wanted = ALL) -> Co
         ValueError: the arrays differ in length.
     """
     full = absolute(path)
+    meaning = None if dtype is None else dtype_name(dtype)
     with contextlib.ExitStack() as stack:
         try:
             archive = stack.enter_context(zipfile.ZipFile(full))
@@ -84,7 +93,8 @@ def open_npz(path: AnyPath, *, strict: bool = False, wanted: Wanted = ALL) -> Co
         # An opened archive for each: some Pythons 3.12 and 3.13 seek in one array from where
         # another was read, which gives wrong numbers.
         columns = [
-            _member(full, stack.enter_context(zipfile.ZipFile(full)), name, stack) for name in names
+            _member(full, stack.enter_context(zipfile.ZipFile(full)), name, meaning, stack)
+            for name in names
         ]
         structure = {column.field.name: number for number, column in enumerate(columns)}
         opened = columns_source("npz", columns, structure, local=True)
@@ -92,20 +102,26 @@ def open_npz(path: AnyPath, *, strict: bool = False, wanted: Wanted = ALL) -> Co
 
 
 def _member(
-    path: str, archive: zipfile.ZipFile, member: str, stack: contextlib.ExitStack
+    path: str,
+    archive: zipfile.ZipFile,
+    member: str,
+    meaning: str | None,
+    stack: contextlib.ExitStack,
 ) -> ArrayColumn | ArchiveColumn:
     name = member.removesuffix(".npy")
     where = f"{path}: array {name!r}"
     try:
         stream = stack.enter_context(archive.open(member))
         head = stream.read(_START_BYTES)
-        header = npy.read_header(_Member(where, archive.getinfo(member).file_size, head))
+        header = npy.read_header(_Member(where, archive.getinfo(member).file_size, head), meaning)
         if not header.shape:
             raise FormatError(f"{where}: shape () has no sample axis")
-        field = number_field(name, header.dtype, header.shape[1:])
+        field = header.field(name)
         stream.seek(0)
         if header.fortran:
-            array = np.load(io.BytesIO(stream.read()), allow_pickle=False)
+            content = stream.read()[header.data_offset :]
+            array = np.frombuffer(content, header.dtype, math.prod(header.shape))
+            array = array.reshape(header.shape, order="F")
             return ArrayColumn(field, len(array), array)
     except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError) as error:
         raise FormatError(f"{where}: {error}") from error
@@ -130,4 +146,5 @@ KIND = Kind(
     "an .npz file: dicts of its arrays",
     open_npz,
     lambda path: path.start.startswith(b"PK") or (not path.is_folder and path.holds(".npz")),
+    (DTYPE,),
 )

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fastload.formats import raw
+from fastload.formats.dtypes import parse_dtype
 from fastload.formats.extents import Int64Array
 from fastload.formats.files import AnyPath, absolute
 from fastload.pack.sources.arrays import Column, ColumnsSource, columns_source
@@ -80,9 +81,7 @@ def open_raw(
         raise ValueError(
             f"{absolute(path)}: raw numbers need both --dtype and --shape (dtype=, shape=)"
         )
-    big_endian = isinstance(dtype, str) and dtype.startswith(">") and np.dtype(dtype).itemsize > 1
-    if big_endian:
-        dtype = np.dtype(dtype).newbyteorder("=").name
+    dtype, big_endian = parse_dtype(dtype)
     extents = raw.read_extents([absolute(path)], dtype, shape)
     column = RawColumn(extents.fields[0], extents.rows, absolute(path), big_endian)
     return columns_source("raw", [column], 0)

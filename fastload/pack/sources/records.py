@@ -14,7 +14,7 @@ import numpy as np
 from fastload.errors import FormatError
 from fastload.formats.extents import Int64Array
 from fastload.formats.manifest import Skipped
-from fastload.pack.cast import dtype_named
+from fastload.pack.cast import parse_casts
 from fastload.pack.sources.base import Advance, Part, Rows, Source, probed, taken
 from fastload.pack.sources.images import BadRecordError
 from fastload.pack.sources.samples import SampleCollector, Schema
@@ -341,7 +341,7 @@ def open_records(
     """
     if not len(records):
         raise FormatError(f"{', '.join(records.files()[:1])}: no {kind} records in it")
-    known = {name: dtype_named(dtype) for name, dtype in (dtypes or {}).items()}
+    known = parse_casts("dtypes", dtypes)
     samples, indices, bad = [], [], []
     with OpenFiles() as files:
         for row in probed(len(records)):

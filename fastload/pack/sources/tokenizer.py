@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from fastload.errors import FormatError
+from fastload.formats.dtypes import dtype_name
 from fastload.formats.files import AnyPath, absolute
 from fastload.pack.sources.base import Array
 from fastload.pack.sources.images import BadRecordError
@@ -75,8 +76,8 @@ def open_tokenizer(name: AnyPath, *, eos: str | None, dtype: Any) -> Tokenizer:
     highest = encoder.size() - 1
     if dtype is None:
         dtype = next((known for known in _DTYPES if highest <= np.iinfo(known).max), "int64")
-    dtype = np.dtype(str(dtype).removeprefix("torch.")).name
-    if np.dtype(dtype).kind not in "iu" or highest > np.iinfo(dtype).max:
+    dtype = dtype_name(dtype)
+    if not dtype.startswith(("int", "uint")) or highest > np.iinfo(dtype).max:
         raise ValueError(
             f"{text}: its vocabulary has {highest + 1} tokens, which {dtype} does not hold"
         )
