@@ -16,9 +16,10 @@ from torch import Tensor, nn
 
 from fastload import checkpoint
 from fastload.errors import warn
+from fastload.gradients import StepLoss
 from fastload.groups import Group
 from fastload.log_lines import on_its_way
-from fastload.ranks import process_group
+from fastload.schedules import check_steps
 from fastload.stall import Stalls
 from fastload.step_log import StepLog
 
@@ -51,8 +52,14 @@ class TrainStep:
     is smaller or the ranks have unequally many. Called with anything else, that is one batch. Under
     DDP and FSDP2 gradients are communicated in the last batch only.
 
-    The order is unscale, clip, step, update, `zero_grad(set_to_none=True)`. The scheduler steps
-    when the optimizer did. Nothing here waits for the GPU: whether steps were finite is looked at
+    The order is `zero_grad`, forward, backward, unscale, clip, step, update, `zero_grad`. Gradients
+    that are there before a step (another model's loss was sent backward through these parameters,
+    say) do not enter it. All of this concerns the parameters that the optimizer has at that time:
+    `add_param_group` may be called between two steps. The scheduler steps when the optimizer did.
+
+    Where nothing counts in the batches of all ranks, the loss and all gradients are 0, and the
+    optimizer steps with these. A rank without samples that count adds 0, and takes part in all
+    communication. Nothing here waits for the GPU: whether steps were finite is looked at
     one step late. (With "fp16", torch's GradScaler waits in each step, unless the optimizer is a
     fused one. With that, the scheduler steps first and stands still once for each step that turns
     out to have been skipped.)
@@ -60,13 +67,16 @@ class TrainStep:
     Args:
         model: Plain, DDP, FSDP2 (`fully_shard`) or compiled; on its device.
         optimizer: Over parameters of the model, as torch's are.
-        loss_fn: `loss_fn(model, batch)` gives the mean loss of the batch, a scalar; or its sum and
-            the count of what it sums over, where that is known after the forward only (masked
-            labels, say): the group is then weighted by these counts, at the price of one number
-            that is added up over the ranks.
+        loss_fn: `loss_fn(model, batch)` returns the mean loss of the batch, a scalar; or a tuple of
+            its sum and the count of its terms, where that is known after the forward only (masked
+            labels, say): batches and ranks are then weighted by these counts, at the price of one
+            number that is added up over the ranks. The sum of a count of 0 is taken as 0, also if
+            it is NaN; on a GPU its gradient must be finite where other batches count, so sum
+            rather than divide. A mean that is NaN is a step that is not finite.
         precision: "bf16", or "fp16" with a GradScaler: autocast; "fp32": neither.
         max_norm: Gradients are clipped to this norm; None: not at all.
-        scheduler: `step()` is called after each step of the optimizer.
+        scheduler: `step()` is called after each step of the optimizer. `ReduceLROnPlateau`, whose
+            `step` needs a metric, is stepped and saved by the caller.
         nonfinite_limit: So many steps in a row that are not finite raise.
         init_scale: Of the GradScaler.
         log: A file that gets a line of JSON for each step, as `fastload.watch` writes them, without
@@ -81,8 +91,9 @@ class TrainStep:
 
     Raises:
         ValueError: `precision` is unknown, or "fp16" with parameters of float16; a `max_norm` that
-            is not above 0; a group that was taken before.
-        TypeError: what `loss_fn` gives is no loss.
+            is not above 0; a group that was taken before; the `step` of optimizer or scheduler
+            needs arguments; the scheduler is of another optimizer; a count is negative.
+        TypeError: `loss_fn` returns no loss; the scheduler has no `step`.
         RuntimeError: `nonfinite_limit` steps in a row were not finite.
 
     Example:
@@ -115,6 +126,7 @@ class TrainStep:
             raise ValueError(f"precision must be one of {', '.join(_DTYPES)}, not {precision!r}")
         if max_norm is not None and not max_norm > 0:
             raise ValueError(f"max_norm must be above 0, or None, not {max_norm}")
+        check_steps(optimizer, scheduler)
         self.model = model
         self.optimizer = optimizer
         self.loss_fn = loss_fn
@@ -123,15 +135,9 @@ class TrainStep:
         self.scheduler = scheduler
         self.nonfinite_limit = nonfinite_limit
         self.steps = 0
-        self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        self._device = self._parameters[0].device
         self.scaler: torch.amp.GradScaler | None = None
         if precision == "fp16":
-            if any(p.dtype == torch.float16 for p in self._parameters):
-                raise ValueError(
-                    'precision="fp16" needs parameters of float32, which autocast casts: gradients '
-                    "of float16 parameters cannot be unscaled; call model.float()"
-                )
+            self._check_dtypes()
             self.scaler = torch.amp.GradScaler(self._device.type, init_scale=init_scale)
         self._counts = torch.zeros(2, dtype=torch.int64, device=self._device)  # all, in a row
         self._seen = 0  # of `_counts`, as the host knows them
@@ -152,7 +158,28 @@ class TrainStep:
                 self._log.put(grad_norm=result.grad_norm)
         return result
 
+    @property
+    def _parameters(self) -> list[Tensor]:
+        """Those that the optimizer has now: groups may have been added."""
+        return [p for group in self.optimizer.param_groups for p in group["params"]]
+
+    @property
+    def _device(self) -> torch.device:
+        for parameter in (*self._parameters[:1], *self.model.parameters()):
+            return parameter.device
+        return torch.device("cpu")
+
+    def _check_dtypes(self) -> None:
+        if any(p.dtype == torch.float16 for p in self._parameters):
+            raise ValueError(
+                'precision="fp16" needs parameters of float32, which autocast casts: gradients '
+                "of float16 parameters cannot be unscaled; call model.float()"
+            )
+
     def _make(self, group: Any) -> StepResult:
+        if self.scaler is not None:
+            self._check_dtypes()
+        self.optimizer.zero_grad(set_to_none=True)  # what others have left
         try:
             loss = self._backward(group)
             with self._forgetting():
@@ -170,28 +197,19 @@ class TrainStep:
     # --- Gradients -----------------------------------------------------------------------------
 
     def _backward(self, group: Any) -> Tensor:
-        is_group = isinstance(group, Group)
+        is_group, device = isinstance(group, Group), self._device
         batches = group if is_group else (group,)
         if is_group and self._log is not None:
             batches = self._log.timed(group)
-        loss, counted = torch.zeros((), device=self._device), None
-        for number, batch in enumerate(batches):
-            with self._communicating(not is_group or number == len(group) - 1):
-                with torch.autocast(
-                    self._device.type, _DTYPES[self.precision], enabled=self.precision != "fp32"
-                ):
+        mixed, dtype = self.precision != "fp32", _DTYPES[self.precision]
+        loss = StepLoss(self.model, self._parameters, group if is_group else None, device)
+        for batch in batches:
+            with self._communicating(loss.is_last), loss.batch():
+                with torch.autocast(device.type, dtype, enabled=mixed):
                     found = self.loss_fn(self.model, batch)
-                _check_loss(found[0] if isinstance(found, tuple) else found)
-                if not isinstance(found, tuple):
-                    part = found * group.weights[number] if is_group else found
-                elif is_group:
-                    part = found[0] * (group.shares / group.total)
-                    counted = found[1] if counted is None else counted + found[1]
-                else:
-                    part = found[0] / found[1]
+                part: Any = loss.part(found)
                 (part if self.scaler is None else self.scaler.scale(part)).backward()
-            loss += part.detach()
-        return loss if counted is None else loss * self._count_anew(group, counted)
+        return loss.end()
 
     @contextlib.contextmanager
     def _communicating(self, now: bool) -> Iterator[None]:
@@ -215,20 +233,6 @@ class TrainStep:
         no_sync = None if now else getattr(self.model, "no_sync", None)
         with contextlib.nullcontext() if no_sync is None else no_sync():
             yield
-
-    def _count_anew(self, group: Any, counted: Any) -> Tensor:
-        """Weights the gradients by counts that the forward found; gives the factor."""
-        # float32 is right to 6e-8 for any number, and there on every device.
-        counts = torch.zeros((), device=self._device) + counted
-        copies = 1.0  # of each sample, if ranks share some (tensor parallelism)
-        if process_group() is not None:
-            torch.distributed.all_reduce(counts)
-            copies = torch.distributed.get_world_size() / group.shares
-        factor: Tensor = group.total * copies / counts
-        for parameter in self._parameters:
-            if parameter.grad is not None:
-                _local(parameter.grad).mul_(factor)
-        return factor
 
     def _clip(self, max_norm: float) -> Tensor:
         norm = nn.utils.clip_grad_norm_(self._parameters, max_norm)
@@ -370,15 +374,3 @@ class TrainStep:
             self.scheduler.load_state_dict(state_dict["scheduler"])
         if self._log is not None:
             self._log.go_on()
-
-
-def _check_loss(loss: Any) -> None:
-    if not isinstance(loss, Tensor) or loss.dim():
-        what = f"a tensor {tuple(loss.shape)}" if isinstance(loss, Tensor) else repr(loss)
-        raise TypeError(f"loss_fn must give a mean loss, a tensor of shape (), not {what}")
-
-
-def _local(gradient: Tensor) -> Tensor:
-    """This rank's part of a gradient that is sharded, in place."""
-    part: Tensor = gradient.to_local() if hasattr(gradient, "to_local") else gradient
-    return part

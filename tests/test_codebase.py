@@ -82,7 +82,10 @@ PYTHON_LAYERS = {
     "stall": set(),
     "log_lines": {"errors", "host", "ranks", "structure", "nvml", "stall"},
     "step_log": {"groups", "log_lines", "stall"},
-    "train": {"errors", "ranks", "groups", "checkpoint", "log_lines", "stall", "step_log"},
+    "gradients": {"ranks", "groups"},
+    "schedules": set(),
+    "train": {"errors", "groups", "gradients", "schedules", "checkpoint"}
+    | {"log_lines", "stall", "step_log"},
     "checkpoint": {"ranks"},
     "processes": {"ranks"},
     "loops": LOADER | {"train", "processes"},

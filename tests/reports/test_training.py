@@ -1,0 +1,76 @@
+"""Reports about the training step."""
+
+from __future__ import annotations
+
+import torch
+from reports.prelude import X, one_batch
+from torch import Tensor, nn
+
+from fastload import ArrayDataset, FastLoader, TrainStep
+
+
+# lightning#591, BigGAN-PyTorch#25
+def test_gradients_that_another_step_left_do_not_enter() -> None:
+    def loss(net: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        return net(batch["x"]).square().mean()
+
+    batch = one_batch()
+    generator, discriminator, alone = nn.Linear(4, 4), nn.Linear(4, 1), nn.Linear(4, 1)
+    alone.load_state_dict(discriminator.state_dict())
+    generates = TrainStep(
+        generator,
+        torch.optim.SGD(generator.parameters(), lr=0.0),
+        lambda model, batch: discriminator(model(batch["x"])).mean(),
+        precision="fp32",
+    )
+    judges = TrainStep(
+        discriminator,
+        torch.optim.SGD(discriminator.parameters(), lr=0.1),
+        loss,
+        precision="fp32",
+    )
+    generates(batch)
+    judges(batch)
+    optimizer = torch.optim.SGD(alone.parameters(), lr=0.1)
+    loss(alone, batch).backward()
+    optimizer.step()
+    assert (discriminator.weight - alone.weight).abs().max() == 0
+
+
+# pytorch#116349, torchtune#2341
+def test_a_group_in_which_no_label_counts_leaves_the_weights() -> None:
+    def loss(model: nn.Module, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        scores, labels = model(batch["x"]), batch["y"]
+        return nn.functional.cross_entropy(scores, labels, reduction="sum"), (labels >= 0).sum()
+
+    for precision in ("bf16", "fp16", "fp32"):
+        model = nn.Linear(4, 3)
+        before = model.weight.detach().clone()
+        step = TrainStep(
+            model,
+            torch.optim.SGD(model.parameters(), lr=0.1),
+            loss,
+            precision=precision,
+            max_norm=1.0,
+        )
+        data = ArrayDataset({"x": X, "y": torch.full((8,), -100)})
+        for group in FastLoader(data, 4).groups(2):
+            assert step(group).loss == 0
+        assert torch.equal(model.weight, before)
+
+
+def test_parameters_that_the_optimizer_got_later_are_clipped() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    optimizer = torch.optim.SGD(model[1].parameters(), lr=1.0)
+    step = TrainStep(
+        model,
+        optimizer,
+        lambda model, batch: model(batch["x"]).square().mean() * 1e4,
+        precision="fp32",
+        max_norm=1.0,
+    )
+    optimizer.add_param_group({"params": list(model[0].parameters())})
+    step(one_batch())
+    moved = [(p - b).norm() for p, b in zip(model.parameters(), before, strict=True)]
+    assert 0.99 < torch.stack(moved).norm() < 1.001
