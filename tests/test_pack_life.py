@@ -230,7 +230,7 @@ def test_a_dataset_does_not_replace_what_it_is_read_from(tmp_path: Path, how: st
     options: dict[str, Any] = {}
     if how == "file":
         source = out / "shard-000000.safetensors"
-        options = {"kind": "raw", "dtype": "uint8", "shape": 1}
+        options = {"kind": "safetensors"}
     with pytest.raises(ValueError, match="lies in the folder that is to be replaced"):
         fastload.pack(source, out, overwrite=True, **options)
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before

@@ -58,6 +58,11 @@ def pieces(rows: int) -> Iterator[bytes]:
     return (random.bytes(ROW - 64) for _ in range(rows))
 
 
+def write_raw(path: Path, rows: int) -> Path:
+    np.load(write_npy(path, rows)).tofile(path / "a.bin")
+    return path / "a.bin"
+
+
 def write_npy(path: Path, rows: int) -> Path:
     np.save(path / "a.npy", numbers(rows))
     return path / "a.npy"
@@ -219,7 +224,7 @@ WRITERS: dict[str, tuple[Write, dict[str, Any]]] = {
     "npy": (write_npy, {}),
     "npy of another byte order": (write_foreign_npy, {}),
     "npz": (write_npz, {}),
-    "raw": (write_npy, {"kind": "raw", "dtype": "uint8", "shape": [128]}),
+    "raw": (write_raw, {"kind": "raw", "dtype": "uint8", "shape": [128]}),
     "safetensors": (write_safetensors, {}),
     "hdf5": (write_hdf5, {}),
     "lmdb": (write_lmdb, {}),
