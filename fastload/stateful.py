@@ -65,6 +65,44 @@ class StatefulLoader(DataLoader[T_co]):
                 target.set_epoch(epoch)
                 return
 
+    @property
+    def position(self) -> int:
+        """Batches of this rank that were handed out in the epoch; 0 before and after an epoch.
+
+        It counts as `len(loader)` does, which is the whole epoch, also right after
+        `load_state_dict`: `tqdm(loader, initial=loader.position, total=len(loader))`. After a
+        resume with another batch size or number of ranks it is rounded up.
+
+        Example:
+            >>> loader = FastLoader(ArrayDataset(np.arange(8)), batch_size=2, seed=0)
+            >>> batches = iter(loader)
+            >>> _ = next(batches)
+            >>> resumed = FastLoader(ArrayDataset(np.arange(8)), batch_size=2, seed=0)
+            >>> resumed.load_state_dict(loader.state_dict())
+            >>> resumed.position, len(resumed), len(list(resumed)), resumed.position
+            (1, 4, 3, 0)
+        """
+        loaded, progress = self._mark.loaded, self._mark.progress
+        if loaded is not None:
+            batches = loaded.get("batches") or -(-(loaded.get("samples") or 0) // self._per_batch)
+        elif progress is not None and not progress.finished:
+            batches = -(-progress.first // progress.per_batch) + progress.handed
+        else:
+            return 0
+        try:
+            return min(batches, len(self))
+        except TypeError:  # a stream, or a sampler, without a length
+            return batches
+
+    @property
+    def _per_batch(self) -> int:
+        """Samples, of all ranks where the state counts these, in a batch."""
+        index_sampler = self._index_sampler
+        sampler = bottom(index_sampler)
+        if is_keyed(index_sampler):
+            return int(sampler.batch_size * sampler.num_replicas)
+        return getattr(index_sampler, "batch_size", None) or 1
+
     def state_dict(self) -> dict[str, Any]:
         """Where the loader is, to be saved with the model: plain numbers and strings.
 
