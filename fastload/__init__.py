@@ -30,7 +30,8 @@ except ImportError as error:
 
 if TYPE_CHECKING:
     from fastload.array_dataset import ArrayDataset
-    from fastload.dataset import PackedDataset, open
+    from fastload.dataset import PackedDataset
+    from fastload.dataset import open as open
     from fastload.errors import CudaError, FormatError, StoppedError
     from fastload.loader import FastLoader
     from fastload.loops import ddp_train, train_with_amp
@@ -87,6 +88,7 @@ _HOMES = {
     "__version__": "fastload._core",
 }
 
+# Without `open`, which a star import would put in the place of Python's own.
 __all__ = [
     "ArrayDataset",
     "AsList",
@@ -115,7 +117,6 @@ __all__ = [
     "distributed",
     "export",
     "merge",
-    "open",
     "pack",
     "train_with_amp",
     "verify",
@@ -132,4 +133,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted([*__all__, "open"])

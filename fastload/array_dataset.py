@@ -37,7 +37,8 @@ class ArrayDataset(Dataset):
         arrays: As given, but paths absolute and copies in the place of what had to be copied.
 
     Raises:
-        TypeError: a leaf is none of these, or its dtype is not one of plain numbers.
+        TypeError: a leaf is none of these, or its dtype is not one of plain numbers; a second
+            array is given alone.
         ValueError: there is no array, an array has no first axis, or lengths differ.
 
     Example:
@@ -49,6 +50,12 @@ class ArrayDataset(Dataset):
     _addresses: tuple[tuple[Any, int], ...] = ()  # where the memory of each tensor was
 
     def __init__(self, arrays: Any, io: str = "auto") -> None:
+        if not isinstance(io, str):  # a second array
+            raise TypeError(
+                f"ArrayDataset takes one structure of arrays, and io, which is a str, not "
+                f'{type(io).__name__}; for two arrays: ArrayDataset({{"x": x, "y": y}}) or '
+                "ArrayDataset((x, y))"
+            )
         if not leaf_names(arrays):
             raise ValueError("ArrayDataset needs at least one array")
         self.arrays = _map_named(_readable, arrays)

@@ -50,14 +50,17 @@ def test_options_of_pack(capsys: Captured) -> None:
     assert facts["splits"] == {"a": [0, 4], "b": [4, 8]}
     assert facts["source"]["cast"] == {"x": "uint16"}
     assert main(["pack", "images", "coded", "--encoded"]) == 0
+    images = [sample[0] for sample in fastload.open("coded")]  # type: ignore[attr-defined]
     assert info("coded", capsys)["fields"][0] == {
         "name": "image",
         "kind": "ragged",
         "dtype": "uint8",
         "shape": [],
         "logical": "image",
-        "bytes": 1,
+        "bytes": round(np.mean(list(map(len, images)))),
     }
+    assert main(["info", "coded"]) == 0
+    assert "on average" in capsys.readouterr().out
 
 
 def test_a_complete_dataset_is_not_said_to_be_packed_again(capsys: Captured) -> None:

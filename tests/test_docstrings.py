@@ -19,7 +19,7 @@ MODULES = [
     for module in pkgutil.walk_packages(fastload.__path__, "fastload.")
     if not module.name.startswith(("fastload.integrations.", "fastload.__main__"))
 ]
-NAMES = {name: getattr(fastload, name) for name in fastload.__all__ if name != "open"}
+NAMES = {name: getattr(fastload, name) for name in fastload.__all__}
 
 
 def test_examples_in_docstrings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,7 +76,9 @@ def _parser(command: str) -> tuple[argparse.ArgumentParser, Run]:
         prog="fastload", description="A data loading engine for PyTorch."
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
-    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    subparsers = parser.add_subparsers(
+        dest="command", required=True, metavar="COMMAND", parser_class=_CommandParser
+    )
     parsers = {
         name: subparsers.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         for name, (_, text) in _COMMANDS.items()
@@ -86,6 +88,23 @@ def _parser(command: str) -> tuple[argparse.ArgumentParser, Run]:
     module = import_module(_COMMANDS[command][0])
     module.add_arguments(parsers[command])
     return parser, module.run
+
+
+class _CommandParser(argparse.ArgumentParser):
+    """A parser that takes options anywhere: `head DATASET --split val 1`, too."""
+
+    _is_mixing = False
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse, which else allows no option between optional positional arguments."""
+        takes_rest = any(action.nargs == argparse.REMAINDER for action in self._actions)
+        if self._is_mixing or takes_rest:
+            return super().parse_known_args(args, namespace)
+        self._is_mixing = True  # before Python 3.12 the mixed parser calls this one
+        try:
+            return self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._is_mixing = False
 
 
 class _Version(argparse.Action):

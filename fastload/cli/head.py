@@ -62,9 +62,19 @@ def _value(field: Any, column: Any) -> str:
     if field.logical is not None:
         values = values.view(field.logical)
     if values.size <= _MOST_NUMBERS:
-        return str(values.tolist()) if field.logical is None else str(values)
-    first = ", ".join(map(str, values.reshape(-1)[:_MOST_NUMBERS].tolist()))
+        return _text(values.tolist()) if field.logical is None else str(values)
+    first = ", ".join(map(_text, values.reshape(-1)[:_MOST_NUMBERS].tolist()))
     described = f"{field.dtype} {list(values.shape)}: {first}, ..."
     if values.dtype.kind in "iuf":
-        described += f" from {values.min()} to {values.max()}"
+        described += f" from {_text(values.min().item())} to {_text(values.max().item())}"
     return described
+
+
+def _text(value: Any) -> str:
+    """A number, or nested lists of numbers; floats with six significant digits."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(_text, value))}]"
+    if not isinstance(value, float):
+        return str(value)
+    text = f"{value:.6g}"
+    return f"{text}.0" if text.lstrip("-").isdigit() else text

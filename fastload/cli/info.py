@@ -14,7 +14,7 @@ from fastload.cli.arguments import add_raw
 from fastload.cli.text import count, printable, readable
 
 if TYPE_CHECKING:
-    from fastload.formats.extents import Extents
+    from fastload.formats.extents import Column, Extents
 
 _LONGEST_LIST = 30  # of classes and of skipped files
 _MOST_SIZES = 1 << 20  # of images that are looked at
@@ -29,11 +29,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints what the dataset holds; returns the exit code."""
-    facts = describe(arguments.path, dtype=arguments.dtype, shape=arguments.shape)
+    from fastload.cli import tokens
+
+    if arguments.shape is None and tokens.are_tokens(arguments.path):
+        facts, show = tokens.describe(arguments.path, arguments.dtype), tokens.show
+    else:
+        facts = describe(arguments.path, dtype=arguments.dtype, shape=arguments.shape)
+        show = _show
     if arguments.json:
         sys.stdout.write(json.dumps(facts, indent=1) + "\n")
     else:
-        _show(facts)
+        show(facts)
     return 0
 
 
@@ -59,8 +65,8 @@ def describe(path: str, *, dtype: Any = None, shape: Any = None) -> dict[str, An
         "shards": sum(len(group.shard_rows) for group in extents.groups),
         "bytes": sum(source.size_bytes for source in sources.values()),
         "fields": [
-            {**entry, "bytes": field.row_bytes}
-            for entry, field in zip(schema(extents.fields), extents.fields, strict=True)
+            {**entry, "bytes": _sample_bytes(extents, column)}
+            for entry, column in zip(schema(extents.fields), extents.columns, strict=True)
         ],
         "image sizes": {
             field.name: sizes
@@ -86,6 +92,13 @@ def describe(path: str, *, dtype: Any = None, shape: Any = None) -> dict[str, An
         }
         facts["skipped"] = {skipped.path: skipped.reason for skipped in manifest.skipped}
     return facts
+
+
+def _sample_bytes(extents: Extents, column: Column) -> int:
+    """Bytes of a field in a sample; of a ragged field the mean, rounded."""
+    if column.bounds is None or not extents.rows:
+        return column.field.row_bytes if column.bounds is None else 0
+    return round(column.field.row_bytes * int(column.bounds.totals.sum()) / extents.rows)
 
 
 def _sizes(extents: Extents, name: str) -> dict[str, Any] | None:
@@ -140,7 +153,8 @@ def _show(facts: dict[str, Any]) -> None:
     for field in facts["fields"]:
         name = Text(printable(field["name"]))
         dtype = Text(field.get("logical") or field["dtype"])
-        table.add_row(name, dtype, _shape(field), f"{field['bytes']:,}")
+        mean = "" if field["kind"] == "fixed" else " on average"
+        table.add_row(name, dtype, _shape(field), f"{field['bytes']:,}{mean}")
     console.print(table)
     for line in (*_about_sizes(facts), *_life(facts)):
         console.print(printable(line))

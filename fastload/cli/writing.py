@@ -47,20 +47,19 @@ def write(
     start = time.monotonic()
     options = given(arguments)
     where = engine(options)
-    with ProgressDisplay(console()) as display:
-        try:
-            with connected(**where) as executor:
-                if executor is not None:
-                    options["executor"] = executor
-                report = function(**options, progress=display)
-        except KeyboardInterrupt:
-            return complain(f"interrupted{_how_to_go_on(out, arguments.words)}", INTERRUPTED)
-        except FileExistsError as error:  # says what may be done
-            return complain(explained(error), 1)
-        except (OSError, RuntimeError, MemoryError) as error:
-            return complain(f"{explained(error)}{_how_to_go_on(out, arguments.words)}", 1)
-        took = f"{time.monotonic() - start:.1f} s: {display.pace}"
-    return tell(done, report, took)
+    display = ProgressDisplay(console())
+    try:
+        with display, connected(**where) as executor:  # what follows is printed below the bar
+            if executor is not None:
+                options["executor"] = executor
+            report = function(**options, progress=display)
+    except KeyboardInterrupt:
+        return complain(f"interrupted{_how_to_go_on(out, arguments.words)}", INTERRUPTED)
+    except FileExistsError as error:  # says what may be done
+        return complain(explained(error), 1)
+    except (OSError, RuntimeError, MemoryError) as error:
+        return complain(f"{explained(error)}{_how_to_go_on(out, arguments.words)}", 1)
+    return tell(done, report, f"{time.monotonic() - start:.1f} s: {display.pace}")
 
 
 def tell(done: str, report: PackReport, took: str) -> int:

@@ -31,7 +31,11 @@ class ProgressDisplay:
         if console.is_terminal:
             columns = ("{task.completed:,} of {task.total:,} rows", "{task.fields[speed]}")
             self._bars = Bars(
-                BarColumn(), *map(TextColumn, columns), TimeRemainingColumn(), console=console
+                BarColumn(),
+                *map(TextColumn, columns),
+                TimeRemainingColumn(),
+                TextColumn("left"),
+                console=console,
             )
         self._task: Any = None
 

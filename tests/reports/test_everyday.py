@@ -1,0 +1,64 @@
+"""What users type every day does what it says."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from reports.prelude import DATA, X
+
+import fastload
+from fastload import ArrayDataset, FastLoader
+from fastload.cli import main
+
+Captured = pytest.CaptureFixture[str]
+
+
+def test_options_of_head_may_stand_before_the_number(capsys: Captured) -> None:
+    fastload.pack({"y": np.arange(4)}, "d", split={"train": 0.5, "val": 0.5}, workers=1)
+    orders = ("d --split val 1", "d 1 --split val", "--split val d 1", "--split=val d 1")
+    for words in orders:
+        assert main(["head", *words.split()]) == 0
+        assert capsys.readouterr().out == "sample 0\n  y: 2\n"
+
+
+def test_a_star_import_leaves_open_alone() -> None:
+    names: dict[str, object] = {}
+    exec("from fastload import *\nfile = open", names)
+    assert names["file"] is open
+    assert "open" in dir(fastload)
+
+
+def test_a_second_array_is_refused_with_what_to_write() -> None:
+    for second in (np.arange(8), torch.arange(8), [1, 2]):
+        with pytest.raises(TypeError, match=r'ArrayDataset\(\{"x": x, "y": y\}\)'):
+            ArrayDataset(X, second)  # type: ignore[arg-type]
+
+
+def test_floats_are_shown_with_six_digits(capsys: Captured) -> None:
+    fastload.pack({"x": np.array([[0.1, 1 / 3]], "f4"), "y": np.array([2.0])}, "d", workers=1)
+    fastload.pack({"x": np.linspace(0, 1, 20, dtype="f4")[None]}, "long", workers=1)
+    assert main(["head", "d"]) == 0
+    assert capsys.readouterr().out == "sample 0\n  x: [0.1, 0.333333]\n  y: 2.0\n"
+    assert main(["head", "long"]) == 0
+    assert "0.0526316, 0.105263, " in capsys.readouterr().out
+
+
+def test_a_token_file_is_shown(capsys: Captured) -> None:
+    np.arange(100, dtype="u2").tofile("tokens.bin")
+    assert main(["info", "tokens.bin"]) == 0
+    assert "100 tokens of uint16" in capsys.readouterr().out
+
+
+def test_a_remote_path_is_no_missing_local_file() -> None:
+    with pytest.raises(ValueError, match="s3://bucket/x: remote paths are not supported yet"):
+        fastload.open("s3://bucket/x")
+
+
+def test_a_resumed_loader_tells_its_position() -> None:
+    loader = FastLoader(DATA, 2, seed=0)
+    batches = iter(loader)
+    next(batches)
+    resumed = FastLoader(DATA, 2, seed=0)
+    resumed.load_state_dict(loader.state_dict())
+    assert (loader.position, resumed.position, len(resumed)) == (1, 1, 4)
