@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import time
@@ -15,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fastload import host
+from fastload import host, strict_json
 from fastload.errors import warn
 from fastload.nvml import Utilisation
 from fastload.ranks import find_place
@@ -43,6 +42,8 @@ class RunLog:
     Numbers on a GPU are fetched by copies that nobody waits for, and written when they have come.
     Lines that cannot be written, as on a full disk, are tried again with the next ones, and a
     warning says so: a log ends no training.
+
+    Numbers that are not finite are written as null: JSON has no NaN.
 
     Not for several threads at once. A forked child writes nothing.
 
@@ -96,7 +97,7 @@ class RunLog:
         going_on = append and _cut(self._path)
         with open(self._path, "a" if going_on else "w", encoding="utf-8") as file:
             about = {**about, "started": host.now(), "machine": host.describe()}
-            file.write(json.dumps({"fastload_log": 1, **about}) + "\n")
+            file.write(strict_json.dumps({"fastload_log": 1, **about}) + "\n")
 
     def begin(self, asked: float, epoch: int | None = None) -> Row:
         """A step has begun when it asked for its first batch; gives its line, for `end`."""
@@ -132,9 +133,13 @@ class RunLog:
                 # It may be written to before it is read.
                 value = (value.detach() if value.requires_grad else value).clone()
                 value = value.reshape(()) if value.dim() else value
-            elif hasattr(value, "item"):  # numpy's
+                if value.is_complex():
+                    raise TypeError(f"log({name}=...) takes a real number, not {value.dtype}")
+                self._values[name] = value
+                continue
+            if hasattr(value, "item"):  # numpy's
                 value = value.item()
-            elif not isinstance(value, (int, float)):
+            if not isinstance(value, (int, float)):
                 raise TypeError(f"log({name}=...) takes a number, not a {type(value).__name__}")
             self._values[name] = value
 
@@ -204,7 +209,7 @@ class RunLog:
             self._on_its_way.popleft()
             for part in fetched:
                 part.put()
-            self._late += [json.dumps(row) + "\n" for row in rows]
+            self._late += [strict_json.dumps(row) + "\n" for row in rows]
         if self._late and os.getpid() == self._owner:
             self._append_late()
 

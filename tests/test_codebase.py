@@ -80,7 +80,8 @@ PYTHON_LAYERS = {
     "loader": LOADER,
     "nvml": set(),
     "stall": set(),
-    "log_lines": {"errors", "host", "ranks", "structure", "nvml", "stall"},
+    "strict_json": set(),
+    "log_lines": {"strict_json", "errors", "host", "ranks", "structure", "nvml", "stall"},
     "step_log": {"groups", "log_lines", "stall"},
     "gradients": {"ranks", "groups"},
     "schedules": set(),
@@ -101,7 +102,8 @@ PYTHON_LAYERS = {
     "runs": {"measured"},
     "run_charts": {"charts", "host", "runs"},
     "doctor": LOADER | {"bench", "charts", "host", "measured", "nvml"},
-    "cli": LOADER | {"bench", "demo", "doctor", "pack", "charts", "runs", "run_charts", "verify"},
+    "cli": LOADER
+    | {"strict_json", "bench", "demo", "doctor", "pack", "charts", "runs", "run_charts", "verify"},
     "__main__": {"cli"},
 }
 

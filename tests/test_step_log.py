@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import steps
 import torch
@@ -340,3 +342,24 @@ def test_ranks_have_files_of_their_own(
         pass
     training.step._log.flush()
     assert [path.name for path in tmp_path.iterdir()] == ["run.3.jsonl"]
+
+
+def test_whatever_is_logged_is_strict_json(tmp_path: Path) -> None:
+    def refuse(token: str) -> None:
+        raise AssertionError(f"{token} is not JSON")
+
+    path = tmp_path / "run.jsonl"
+    log = RunLog(path, {"batch_size": np.int64(4), "share": float("nan"), "path": path})
+    bad = [math.nan, np.float32("inf"), torch.tensor([-math.inf]), torch.tensor(math.nan).half()]
+    for value in (*bad, np.int64(2), True, torch.tensor(3)):
+        row = log.begin(log.clock())
+        log.put(loss=value)
+        log.end(row)
+    log.close()
+    text = path.read_text().splitlines()
+    head, *rows = [json.loads(line, parse_constant=refuse) for line in text]
+    assert head == {"fastload_log": 1, "batch_size": 4, "share": None, "path": str(path)}
+    assert [row["loss"] for row in rows] == [None] * 4 + [2, True, 3]
+    for value in (torch.tensor(1j), "0.5", np.datetime64("2024-01-01"), None):
+        with pytest.raises(TypeError, match=r"log\(loss=\.\.\.\) takes a"):
+            log.put(loss=value)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from fastload import strict_json
 from fastload.cli.arguments import add_raw, output
 from fastload.dataset import open as open_dataset
 
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
             settings,
             lambda step: status.update(f"measuring: {step}"),
         )
-    figures = json.dumps(result, indent=1) + "\n"
+    figures = strict_json.dumps(result, indent=1) + "\n"
     if args.json == Path("-"):
         sys.stdout.write(figures)
     else:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from typing import Any
 
+from fastload import strict_json
 from fastload.cli.arguments import output
 
 
@@ -56,6 +56,6 @@ def _check_data(arguments: argparse.Namespace) -> int:
 
 def _put(report: dict[str, Any], arguments: argparse.Namespace, show: Any) -> None:
     if arguments.json:
-        sys.stdout.write(json.dumps(report, indent=1) + "\n")
+        sys.stdout.write(strict_json.dumps(report, indent=1) + "\n")
     else:
         show(report)

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from fastload import strict_json
 from fastload.cli.arguments import add_raw
 from fastload.cli.text import count, printable, readable
 
@@ -37,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
         facts = describe(arguments.path, dtype=arguments.dtype, shape=arguments.shape)
         show = _show
     if arguments.json:
-        sys.stdout.write(json.dumps(facts, indent=1) + "\n")
+        sys.stdout.write(strict_json.dumps(facts, indent=1) + "\n")
     else:
         show(facts)
     return 0

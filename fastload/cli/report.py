@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 
+from fastload import strict_json
 from fastload.cli.arguments import output
 from fastload.cli.text import printable
 
@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
         found.append(runs.Run(path, name) if sign and not Path(log).exists() else runs.Run(log))
     if arguments.json:
         summaries = {run.name: run.summary() for run in found}
-        sys.stdout.write(json.dumps(summaries, indent=1, allow_nan=False) + "\n")
+        sys.stdout.write(strict_json.dumps(summaries, indent=1) + "\n")
     else:
         _show(*runs.table(found))
         for run in found:

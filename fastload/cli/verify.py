@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from typing import Any
 
+from fastload import strict_json
 from fastload.cli.arguments import add_raw
 from fastload.cli.text import count, printable, readable
 from fastload.verify import VerifyReport, verify
@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
         show.close()
     write = sys.stdout.write
     if arguments.json:
-        write(json.dumps(_in_json(report), indent=1) + "\n")
+        write(strict_json.dumps(_in_json(report), indent=1) + "\n")
         return 0 if report.ok else _DAMAGED
     for problem in report.problems:
         write(printable(str(problem)) + "\n")

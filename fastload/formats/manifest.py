@@ -169,7 +169,8 @@ class Manifest:
             "skipped": [[skipped.path, skipped.reason] for skipped in self.skipped],
             "source": self.source,
         }
-        lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in entries.items()]
+        dumps = json.JSONEncoder(allow_nan=False).encode
+        lines = [f"{dumps(key)}: {dumps(value)}" for key, value in entries.items()]
         return ("{\n" + ",\n".join(lines) + "\n}\n").encode("ascii")
 
 

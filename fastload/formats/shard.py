@@ -315,4 +315,4 @@ def _entry(dtype: str, shape: Sequence[int], begin: int, end: int) -> dict[str, 
 
 
 def _compact(value: object) -> str:
-    return json.dumps(value, separators=(",", ":"))
+    return json.dumps(value, separators=(",", ":"), allow_nan=False)

@@ -302,7 +302,9 @@ class OutputFolder:
         files = [*plan["files"], *(before or {}).get("files", [])]
         noted = {**plan, "files": list(dict.fromkeys(files))}
         with new_file(os.path.join(work, PLAN)) as descriptor:
-            write_all(descriptor, memoryview(json.dumps(noted, indent=1).encode("ascii")))
+            write_all(
+                descriptor, memoryview(json.dumps(noted, indent=1, allow_nan=False).encode("ascii"))
+            )
         sync_folder(work)
         sync_folder(self.path)
 

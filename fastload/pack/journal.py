@@ -54,7 +54,7 @@ class Journal:
         os.close(self._descriptor)
 
     def _append(self, entry: dict[str, object]) -> None:
-        line = json.dumps(entry, separators=(",", ":")) + "\n"
+        line = json.dumps(entry, separators=(",", ":"), allow_nan=False) + "\n"
         write_all(self._descriptor, memoryview(line.encode("ascii")))
         os.fdatasync(self._descriptor)
 

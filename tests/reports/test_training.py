@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
+import pytest
 import torch
 from reports.prelude import X, one_batch
 from torch import Tensor, nn
 
 from fastload import ArrayDataset, FastLoader, TrainStep
+from fastload.runs import Run
 
 
 # lightning#591, BigGAN-PyTorch#25
@@ -74,3 +78,30 @@ def test_parameters_that_the_optimizer_got_later_are_clipped() -> None:
     step(one_batch())
     moved = [(p - b).norm() for p, b in zip(model.parameters(), before, strict=True)]
     assert 0.99 < torch.stack(moved).norm() < 1.001
+
+
+@pytest.mark.parametrize("loss", [float("nan"), float("inf"), -float("inf")])
+def test_the_log_is_json_where_a_loss_is_not_finite(loss: float) -> None:
+    model = nn.Linear(4, 1)
+    step = TrainStep(
+        model,
+        torch.optim.SGD(model.parameters(), lr=0.0),
+        lambda model, batch: model(batch["x"]).mean() * loss,
+        precision="fp32",
+        max_norm=1.0,
+        log="run.jsonl",
+    )
+    step(one_batch())
+    step.save("a.pt")  # writes the lines
+
+    def refuse(token: str) -> None:
+        raise AssertionError(f"{token} is not JSON")
+
+    with open("run.jsonl") as file:
+        rows = [json.loads(line, parse_constant=refuse) for line in file]
+    assert rows[1]["loss"] is None
+    assert rows[1]["grad_norm"] is None
+    assert rows[1]["nonfinite"] == 1
+    run = Run("run.jsonl")
+    assert [step["loss"] for step in run.steps] == [None]
+    json.dumps(run.summary(), allow_nan=False)
