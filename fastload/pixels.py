@@ -18,6 +18,7 @@ from fastload.formats.fields import Field
 
 _FLOATS = ("float32", "float16", "bfloat16")
 _LARGEST = {"bool": 1, "uint8": 255, "int8": 127, "uint16": 65535, "int16": 32767}
+_LARGEST_STD = 10  # values in 0..1 have at most 0.5; more than this is of unscaled integers
 _CONVERTED = (*_LARGEST, *_FLOATS)
 _LAYOUTS = ("contiguous_format", "channels_last")
 
@@ -64,7 +65,9 @@ class Normalize:
         dtype: "float32", "float16" or "bfloat16", or torch's or numpy's dtype of that name.
 
     Raises:
-        ValueError: an argument is none of these, or means and deviations differ in number.
+        ValueError: an argument is none of these, or means and deviations differ in number. Where a
+            field of integers is loaded: a mean is beyond 1, or a deviation beyond 10, as of values
+            in 0..255.
 
     Example:
         >>> white = ArrayDataset(np.full((4, 2, 2, 3), 255, np.uint8))
@@ -309,8 +312,26 @@ def _conversion(field: Field, step: Cast | Normalize | None) -> Any:
         raise ValueError(f"{type(step).__name__} takes {', '.join(_CONVERTED)}, not {field.dtype}")
     if isinstance(step, Cast):
         return field.dtype, step.dtype, False, 1.0, [0.0], [1.0]
-    scale = 1.0 / _LARGEST.get(field.dtype, 1)
+    largest = _LARGEST.get(field.dtype, 1)
+    if largest > 1:
+        _check_scaled(field, step, largest)
+    scale = 1.0 / largest
     return field.dtype, step.dtype, True, scale, list(step.mean), list(step.std)
+
+
+def _check_scaled(field: Field, step: Normalize, largest: int) -> None:
+    """Raises ValueError for means and deviations of integers that are not scaled to 0..1."""
+    if max(map(abs, step.mean)) <= 1 and max(map(abs, step.std)) <= _LARGEST_STD:
+        return
+    mean, std = (
+        tuple(float(f"{number / largest:.4g}") for number in numbers)
+        for numbers in (step.mean, step.std)
+    )
+    raise ValueError(
+        f"Normalize: {field.dtype} numbers are scaled to 0..1 first, but mean and std are of other "
+        f"values: {step.mean} and {step.std}; divided by {largest} they are "
+        f"Normalize({mean}, {std})"
+    )
 
 
 def _float_name(what: str, dtype: Any) -> str:

@@ -23,6 +23,7 @@ from fastload import (
     transforms,
 )
 from fastload.formats.extents import Field
+from fastload.pixels import make_pixels
 
 IMAGE = Field("image", "uint8", (32, 30, 3))
 GREY = Field("grey", "int16", (8, 9))
@@ -31,6 +32,7 @@ LABEL = Field("label", "int64", ())
 JPEG = Field("jpeg", "uint8", (), ragged=True, logical="image")
 FIELDS = (IMAGE, GREY, TABLE, LABEL, JPEG)
 MEAN = (0.5, 0.4, 0.3)
+STD = (0.25, 0.2, 0.3)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +111,7 @@ def test_bad_arguments(make: Any, text: str) -> None:
         ("grey", RandomHorizontalFlip(), "int16", (8, 9)),
         ("grey", [ToChannelsFirst(), Normalize([0.5], 1)], "float32", (1, 8, 9)),
         ("grey", Normalize(0, 1), "float32", (8, 9)),
-        ("grey", Normalize(range(9), 1), "float32", (8, 9)),
+        ("grey", Normalize(np.arange(9) / 9, 1), "float32", (8, 9)),
         ("table", Normalize(range(7), range(1, 8)), "float32", (7,)),
         ("jpeg", [DecodeImage((4, 5)), ToChannelsFirst()], "uint8", (3, 4, 5)),
         ("jpeg", [DecodeImage(), RandomCrop((4, 5)), Cast("float32")], "float32", (4, 5, 3)),
@@ -155,3 +157,30 @@ def test_what_does_not_fit(name: str, steps: Any, text: str) -> None:
     with pytest.raises(ValueError, match=text) as caught:
         transforms.choices({name: steps}, FIELDS)
     assert f"field {name!r}" in str(caught.value)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16", "int16"])
+@pytest.mark.parametrize("ragged", [False, True])
+def test_means_and_deviations_of_unscaled_integers_are_refused(dtype: str, ragged: bool) -> None:
+    largest = np.iinfo(dtype).max
+    shape = (None, None, 3) if ragged else (8, 8, 3)
+    if ragged and dtype != "uint8":
+        return  # encoded images are uint8
+    of = Field("x", dtype, () if ragged else (8, 8, 3), ragged)
+    for mean, std in (
+        (np.array(MEAN) * largest, np.array(STD) * largest),
+        (0.0, largest),
+        (-0.5 * largest, 1.0),
+        (1.01, 1.0),
+    ):
+        with pytest.raises(
+            ValueError, match=rf"{dtype} numbers are scaled .*divided by {largest} they are"
+        ):
+            make_pixels(of, shape, [Normalize(mean, std)])
+    for mean, std in ((MEAN, STD), (0, 1), (1, 1), (-1, 2)):  # type: ignore[assignment]
+        make_pixels(of, shape, [Normalize(mean, std)])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "bool"])
+def test_floats_are_not_scaled_and_have_any_mean(dtype: str) -> None:
+    make_pixels(Field("x", dtype, (8, 8, 3)), (8, 8, 3), [Normalize(120.0, 60.0)])

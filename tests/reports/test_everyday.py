@@ -8,7 +8,7 @@ import torch
 from reports.prelude import DATA, X
 
 import fastload
-from fastload import ArrayDataset, FastLoader
+from fastload import ArrayDataset, FastLoader, Normalize
 from fastload.cli import main
 
 Captured = pytest.CaptureFixture[str]
@@ -62,3 +62,11 @@ def test_a_resumed_loader_tells_its_position() -> None:
     resumed = FastLoader(DATA, 2, seed=0)
     resumed.load_state_dict(loader.state_dict())
     assert (loader.position, resumed.position, len(resumed)) == (1, 1, 4)
+
+
+def test_means_of_0_to_255_are_refused_with_those_of_0_to_1() -> None:
+    images = ArrayDataset({"x": np.zeros((4, 8, 8, 3), np.uint8)})
+    habit = Normalize((123.675, 116.28, 103.53), (58.395, 57.12, 57.375))
+    said = r"divided by 255 they are Normalize\(\(0.485, 0.456, 0.406\), \(0.229, 0.224, 0.225\)\)"
+    with pytest.raises(ValueError, match=said):
+        FastLoader(images, 2, transforms={"x": habit})
