@@ -18,10 +18,11 @@ from fastload.formats import is_packed, open_extents, packed
 from fastload.formats.damage import Problem, ShardCheck
 from fastload.formats.extents import FileSource
 from fastload.formats.fields import read_schema
-from fastload.formats.files import Paths, absolute_paths, list_files, suffix
+from fastload.formats.files import Paths, absolute_paths, suffix
 from fastload.formats.manifest import Manifest, Shards
 from fastload.formats.safetensors import read_header
 from fastload.formats.shard import shard_layout
+from fastload.formats.walk import data_files
 
 _MOST_THREADS = 8
 
@@ -113,7 +114,7 @@ def _shards(where: str | list[str]) -> list[ShardCheck] | None:
         return [check for group in manifest.groups for check in _of_group(where, manifest, group)]
     files = [where] if isinstance(where, str) else where
     if isinstance(where, str) and os.path.isdir(where):
-        files = [file for file in list_files(where) if suffix(file) == ".safetensors"]
+        files = data_files(where, ".safetensors")
     checks = [_alone(file) for file in files]
     found = [check for check in checks if check is not None]
     return found if found and len(found) == len(checks) else None
@@ -164,7 +165,7 @@ def _verify_plain(where: str | list[str], dtype: Any, shape: Any) -> VerifyRepor
     files = [where] if isinstance(where, str) else where
     if isinstance(where, str) and os.path.isdir(where):
         kinds = (".npy", ".safetensors", ".bin") if dtype is not None else (".npy", ".safetensors")
-        files = [file for file in list_files(where) if suffix(file) in kinds]
+        files = data_files(where, *kinds)
     problems = []
     for file in files:
         try:

@@ -62,8 +62,9 @@ def test_skipped_images_give_exit_code_3_and_a_list(capsys: Captured) -> None:
     put(Path("images/.DS_Store"), b"")
     assert main(["pack", "images", "out"]) == 3
     lines = capsys.readouterr().err.splitlines()
-    assert lines[:3] == [
-        "left out hidden and system files: 1, such as .DS_Store",
+    assert lines[:4] == [
+        "read as imagefolder: it reads 5 of 6 files, such as cat/1.png",
+        "not read: 1 file, such as .DS_Store: hidden, or a file of the operating system",
         "skipped cat/3.png: not an image of a known kind",
         "skipped dog/new\\nline.png: empty file",
     ]

@@ -92,10 +92,8 @@ def test_hidden_and_system_files_are_left_out(tmp_path: Path) -> None:
     report = fastload.pack(tmp_path / "in", tmp_path / "out")
     assert (report.rows, report.skipped) == (2, ())
     assert fastload.open(tmp_path / "out").classes == ["cat", "dog"]
-    assert report.notices == ("left out hidden and system files: 7, such as .DS_Store",)
-    put(tmp_path / "in/dog/labels.csv", b"1,2")
-    report = fastload.pack(tmp_path / "in", tmp_path / "out", overwrite=True)
-    assert report.notices[1] == "left out files not named as images: 1, such as dog/labels.csv"
+    (hidden,) = report.leftovers
+    assert (hidden.count, hidden.paths[0]) == (7, ".DS_Store")
 
 
 def test_a_class_without_images(tmp_path: Path) -> None:
@@ -294,8 +292,7 @@ def test_pillow_is_asked_for_when_it_is_missing(
     assert "pip install pillow" in refused(tmp_path / "in", tmp_path / "out")
 
 
-def test_a_pipe_is_no_image(tmp_path: Path) -> None:
+def test_a_pipe_with_the_name_of_an_image_is_refused(tmp_path: Path) -> None:
     put(tmp_path / "in" / "a" / "1.png", encoded(noise(4, 4), "PNG"))
     os.mkfifo(tmp_path / "in" / "a" / "0.png")
-    report = fastload.pack(tmp_path / "in", tmp_path / "out")
-    assert [(s.path, s.reason) for s in report.skipped] == [("a/0.png", "not a file")]
+    assert "a/0.png: a pipe" in refused(tmp_path / "in", tmp_path / "out")

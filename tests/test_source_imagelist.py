@@ -10,6 +10,7 @@ from packing import column, damaged, encoded, noise, put, refused, same_bytes
 
 import fastload
 from fastload.formats import packed
+from fastload.formats.manifest import Leftover
 
 
 @pytest.fixture
@@ -26,7 +27,8 @@ def test_images_come_in_the_order_of_the_table(folder: Path, tmp_path: Path) -> 
         out = tmp_path / f"{workers}"
         report = fastload.pack(folder, out, labels=labels, workers=workers, shard_size=99)
     assert same_bytes(tmp_path / "1", tmp_path / "2")
-    assert report.notices == ("left out images without a label: 3, such as i1.png",)
+    (left,) = report.leftovers
+    assert left == Leftover("an image without a label", 3, ("i1.png", "i3.png", "i5.png"))
     dataset = fastload.open(tmp_path / "1")
     assert dataset.classes == ["cat", "dog, big"]
     assert packed.read_manifest(tmp_path / "1").class_fields["label"].counts == (1, 2)

@@ -44,7 +44,17 @@ def add_reading(parser: argparse.ArgumentParser) -> None:
         help=f"what SRC is (default: found out): {', '.join(kind.name for kind in KINDS)}; "
         "--from KIND --help tells more",
     )
-    parser.add_argument("--strict", action="store_true", help="stop at the first bad record")
+    parser.add_argument(
+        "--strict",
+        action="store_true",
+        help="stop at the first bad record, and if anything but hidden files is not read",
+    )
+    parser.add_argument(
+        "--ignore",
+        action="append",
+        metavar="GLOB",
+        help="leave out what has such a path or name, or lies in such a folder; repeatable",
+    )
 
 
 class _KindAction(argparse.Action):

@@ -92,6 +92,9 @@ def describe(path: str, *, dtype: Any = None, shape: Any = None) -> dict[str, An
             for name, classes in manifest.class_fields.items()
         }
         facts["skipped"] = {skipped.path: skipped.reason for skipped in manifest.skipped}
+        facts["not read"] = {
+            of.reason: {"count": of.count, "paths": list(of.paths)} for of in manifest.leftovers
+        }
     return facts
 
 
@@ -169,6 +172,10 @@ def _show(facts: dict[str, Any]) -> None:
     for path, reason in skipped[:_LONGEST_LIST]:
         console.print(printable(f"skipped {path}: {reason}"))
     _show_rest(console, len(skipped), "skipped file", "skipped files")
+    for reason, of in facts.get("not read", {}).items():
+        console.print(
+            printable(f"not read: {count(of['count'], 'file')}, such as {of['paths'][0]}: {reason}")
+        )
 
 
 def _shape(field: dict[str, Any]) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from fastload.cli import arguments as shared
 from fastload.cli.text import count, printable, readable
-from fastload.cli.writing import console, write
+from fastload.cli.writing import console, tell_of_input, write
 
 if TYPE_CHECKING:
     from fastload.pack import PackReport
@@ -40,6 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _show(report: PackReport) -> int:
     screen = console()
+    tell_of_input(report)
     for notice in report.notices:
         screen.print(printable(notice))
     for field in report.fields:

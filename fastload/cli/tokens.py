@@ -15,7 +15,8 @@ _MOST_IDS = 1 << 20  # that are looked at
 def are_tokens(path: str) -> bool:
     """Whether a path without a shape is one of token files: `.bin`, or Megatron's names."""
     from fastload.formats import is_packed
-    from fastload.formats.files import absolute, list_files, suffix
+    from fastload.formats.files import absolute, suffix
+    from fastload.formats.walk import data_files
 
     full = absolute(path)
     if is_packed(full):
@@ -23,8 +24,8 @@ def are_tokens(path: str) -> bool:
     if not os.path.isdir(full):
         beside = not os.path.exists(full) and os.path.exists(full + ".idx")
         return beside or suffix(full) in (".bin", ".idx")
-    suffixes = set(map(suffix, list_files(full)))
-    return ".bin" in suffixes and not suffixes & {".npy", ".safetensors"}
+    suffixes = set(map(suffix, data_files(full, ".bin", ".npy", ".safetensors")))
+    return suffixes == {".bin"}
 
 
 def describe(path: str, dtype: str | None) -> dict[str, Any]:

@@ -67,6 +67,7 @@ def tell(done: str, report: PackReport, took: str) -> int:
     from fastload.pack.convert import COMPLETE
 
     screen = console()
+    tell_of_input(report)
     for notice in report.notices:
         screen.print(printable(notice))
     for skipped in report.skipped:
@@ -81,6 +82,16 @@ def tell(done: str, report: PackReport, took: str) -> int:
         return 0
     skipped_count = count(len(report.skipped), "bad input")
     return complain(f"{skipped_count} left out; the manifest lists them", SKIPPED)
+
+
+def tell_of_input(report: PackReport) -> None:
+    """Prints what kind the input was taken for, and what was not read of it."""
+    screen = console()
+    if report.reason:
+        screen.print(printable(f"read as {report.kind}: {report.reason}"))
+    for of in report.leftovers:
+        files = count(of.count, "file")
+        screen.print(printable(f"not read: {files}, such as {of.paths[0]}: {of.reason}"))
 
 
 def _how_to_go_on(out: str, words: list[str]) -> str:

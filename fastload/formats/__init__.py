@@ -14,10 +14,10 @@ from fastload.formats.files import (
     absolute,
     absolute_paths,
     file_source,
-    list_files,
     suffix,
 )
 from fastload.formats.signatures import refuse_other_formats
+from fastload.formats.walk import data_files
 
 _PACK_ADVICE = "`fastload pack` converts images, tables, .npz and others (docs/pack.md)"
 
@@ -27,7 +27,7 @@ def open_extents(path: Paths, *, dtype: Any = None, shape: Any = None) -> Extent
 
     Args:
         path: A packed folder; a `.npy`, safetensors or raw file; a folder of `.npy` or
-            `.safetensors` files; or a sequence of files of one kind.
+            `.safetensors` files, also in subfolders; or a sequence of files of one kind.
         dtype: Of a raw file.
         shape: Of one sample of a raw file.
 
@@ -83,12 +83,11 @@ def _kind_of_file(path: str) -> str:
 
 
 def _kinds_in_folder(folder: str, *, raw_given: bool) -> dict[str, str]:
-    """The kinds of the files in a folder, each with its first file; strangers are ignored."""
+    """The kinds of the files in a folder, each with its first file; others are ignored."""
     kinds = {".npy": "npy", ".safetensors": "safetensors"} | ({".bin": "raw"} if raw_given else {})
     found: dict[str, str] = {}
-    for file in list_files(folder):
-        if suffix(file) in kinds:
-            found.setdefault(kinds[suffix(file)], file)
+    for file in data_files(folder, *kinds):
+        found.setdefault(kinds[suffix(file)], file)
     if not found:
         raise FormatError(
             f"{folder}: no dataset in this folder: neither fastload.json nor .npy or "

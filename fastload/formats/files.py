@@ -11,6 +11,13 @@ from collections.abc import Sequence
 from fastload.errors import FormatError
 from fastload.formats.extents import FileSource
 
+_SPECIAL = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
 _PSEUDO_SIZES = (0, 4096)  # that /proc and /sys report
 
 # A URL; with one slash where pathlib made a path of it.
@@ -50,12 +57,19 @@ def absolute_paths(paths: Paths) -> str | list[str]:
 def natural_key(name: str) -> tuple[object, ...]:
     """A sort key that orders numbers by their value: 1, 2, 10."""
     parts = re.split(r"([0-9]+)", name)  # texts and numbers in turn
-    return (*(int(part) if place % 2 else part for place, part in enumerate(parts)), name)
+    return tuple(int(part) if place % 2 else part for place, part in enumerate(parts)), name
 
 
 def identity_of(status: os.stat_result) -> tuple[int, int, int]:
     """What tells a file from another one that takes its name."""
     return status.st_dev, status.st_ino, status.st_mtime_ns
+
+
+def special(status: os.stat_result) -> str:
+    """What a file is that is no regular one, such as "a pipe"; "" for a regular file."""
+    if stat.S_ISREG(status.st_mode):
+        return ""
+    return next((what for test, what in _SPECIAL if test(status.st_mode)), "no regular file")
 
 
 def file_source(path: AnyPath) -> FileSource:
@@ -67,9 +81,8 @@ def file_source(path: AnyPath) -> FileSource:
     """
     full = absolute(path)
     status = os.stat(full)
-    if not stat.S_ISREG(status.st_mode):
-        kind = "a folder" if stat.S_ISDIR(status.st_mode) else "not a regular file"
-        raise FormatError(f"{full}: {kind} where a data file is needed")
+    if what := special(status):
+        raise FormatError(f"{full}: {what} where a data file is needed")
     descriptor = os.open(full, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # not at the first batch
     try:
         if status.st_size in _PSEUDO_SIZES:
@@ -95,33 +108,6 @@ def _check_size(path: str, descriptor: int, size: int) -> None:
         )
 
 
-def list_files(folder: AnyPath) -> list[str]:
-    """Absolute paths of the visible files in a folder, in natural order of their names."""
-    full = absolute(folder)
-    with os.scandir(full) as entries:
-        names = [e.name for e in entries if not e.name.startswith(".") and not e.is_dir()]
-    return [os.path.join(full, name) for name in sorted(names, key=natural_key)]
-
-
 def suffix(path: str) -> str:
     """The lower-case suffix of a file name, with its dot."""
     return os.path.splitext(path)[1].lower()
-
-
-def with_suffix(paths: Paths, wanted: str) -> list[str]:
-    """The files meant by `paths`: one file, the files of a folder, or a sequence of files.
-
-    Raises:
-        FormatError: a folder holds no file with the suffix `wanted`, or the sequence is empty.
-    """
-    where = absolute_paths(paths)
-    if not where:
-        raise FormatError("no files: the sequence of paths is empty")
-    if not isinstance(where, str):
-        return where
-    if not os.path.isdir(where):
-        return [where]
-    found = [path for path in list_files(where) if suffix(path) == wanted]
-    if not found:
-        raise FormatError(f"{where}: no {wanted} files in this folder")
-    return found

@@ -6,6 +6,7 @@ import functools
 import hashlib
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +16,8 @@ from fastload.formats.shard import Places, check_fields, place_shards
 from fastload.structure import Structure, flatten, from_json, to_json
 
 VERSION = 1
+
+MOST_LEFTOVER_PATHS = 100
 
 _GROUP_KEYS = frozenset(["fields", "file", "rows", "bytes", "crc32c", "totals"])
 _HEX_DIGITS = frozenset("0123456789abcdef")
@@ -71,6 +74,22 @@ class Skipped:
 
 
 @dataclass(frozen=True)
+class Leftover:
+    """Entries of an input that were not read, all for one reason.
+
+    Attributes:
+        reason: Why they were not read.
+        count: How many there are.
+        paths: Of the first `MOST_LEFTOVER_PATHS` of them, below the input folder; members of an
+            archive behind its name.
+    """
+
+    reason: str
+    count: int
+    paths: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Manifest:
     """What `fastload.json` says.
 
@@ -84,6 +103,7 @@ class Manifest:
         source: What was packed, in JSON's types; `kind` is always there.
         generation: Counts how often samples or fields were added.
         splits: Ranges [start, stop) of samples by name.
+        leftovers: What was not read of the input, by reason.
 
     Example:
         >>> read_manifest("data/train").rows  # doctest: +SKIP
@@ -99,6 +119,7 @@ class Manifest:
     source: dict[str, Any] = field(default_factory=dict)
     generation: int = 1
     splits: dict[str, tuple[int, int]] = field(default_factory=dict)
+    leftovers: tuple[Leftover, ...] = ()
 
     def files(self) -> list[str]:
         """The names of all shards."""
@@ -167,11 +188,34 @@ class Manifest:
                 for name, classes in self.class_fields.items()
             },
             "skipped": [[skipped.path, skipped.reason] for skipped in self.skipped],
+            **({"leftovers": _described(self.leftovers)} if self.leftovers else {}),
             "source": self.source,
         }
         dumps = json.JSONEncoder(allow_nan=False).encode
         lines = [f"{dumps(key)}: {dumps(value)}" for key, value in entries.items()]
         return ("{\n" + ",\n".join(lines) + "\n}\n").encode("ascii")
+
+
+def merged_leftovers(parts: Iterable[Leftover]) -> tuple[Leftover, ...]:
+    """The leftovers of several inputs, one for each reason."""
+    merged: dict[str, Leftover] = {}
+    for of in parts:
+        before = merged.get(of.reason, Leftover(of.reason, 0, ()))
+        paths = (*before.paths, *of.paths)[:MOST_LEFTOVER_PATHS]
+        merged[of.reason] = Leftover(of.reason, before.count + of.count, paths)
+    return tuple(merged.values())
+
+
+def _described(leftovers: Iterable[Leftover]) -> dict[str, Any]:
+    return {of.reason: {"count": of.count, "paths": of.paths} for of in leftovers}
+
+
+def _leftovers(entries: Any) -> tuple[Leftover, ...]:
+    found = []
+    for reason, entry in _typed({"leftovers": entries}, "leftovers", dict).items():
+        paths = tuple(map(str, _typed(entry, "paths", list)))
+        found.append(Leftover(reason, _typed(entry, "count", int), paths))
+    return tuple(found)
 
 
 def shard_file(file_name: str, shard: int) -> str:
@@ -219,6 +263,7 @@ def decode(content: bytes) -> Manifest:
             entries | {"generation": entries.get("generation", 1)}, "generation", int
         ),
         splits=_splits(entries.get("splits", {}), entries["rows"]),
+        leftovers=_leftovers(entries.get("leftovers", {})),
     )
     _check_whole(manifest, list(fields))
     if manifest.fingerprint != entries["fingerprint"]:

@@ -15,7 +15,8 @@ from fastload.formats.arrays import number_field
 from fastload.formats.dense import single_group
 from fastload.formats.extents import MAX_BYTES, Extents, FileSource
 from fastload.formats.fields import STORED_AS, Field
-from fastload.formats.files import Paths, file_source, with_suffix
+from fastload.formats.files import Paths, file_source
+from fastload.formats.walk import with_suffix
 from fastload.structure import BARE_NAME
 
 MAGIC = b"\x93NUMPY"

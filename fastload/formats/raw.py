@@ -11,8 +11,9 @@ from fastload.errors import FormatError
 from fastload.formats.dense import single_group
 from fastload.formats.dtypes import dtype_name
 from fastload.formats.extents import Extents, Field
-from fastload.formats.files import Paths, file_source, with_suffix
+from fastload.formats.files import Paths, file_source
 from fastload.formats.signatures import refuse_other_formats
+from fastload.formats.walk import with_suffix
 from fastload.structure import BARE_NAME
 
 

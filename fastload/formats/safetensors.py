@@ -22,7 +22,8 @@ from fastload.formats.extents import (
     Source,
 )
 from fastload.formats.fields import read_schema
-from fastload.formats.files import Paths, file_source, with_suffix
+from fastload.formats.files import Paths, file_source
+from fastload.formats.walk import with_suffix
 
 DTYPES = {
     "BOOL": "bool",

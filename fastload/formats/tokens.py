@@ -26,8 +26,9 @@ from fastload.formats.extents import (
     Int64Array,
     MemorySource,
 )
-from fastload.formats.files import Paths, absolute_paths, file_source, list_files, suffix
+from fastload.formats.files import Paths, absolute_paths, file_source, suffix
 from fastload.formats.signatures import refuse_other_formats
+from fastload.formats.walk import data_files
 from fastload.structure import BARE_NAME
 
 DTYPES = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "int64")
@@ -132,7 +133,7 @@ def _find(paths: Paths) -> list[str]:
         return [path for path in where if _data_path(path) == path or _data_path(path) not in where]
     if not os.path.isdir(where):
         return [where]
-    listed = list_files(where)
+    listed = data_files(where, ".bin", ".npy", ".idx")
     found = [path for path in listed if suffix(path) in (".bin", ".npy")]
     for path in listed:
         if _data_path(path) not in (path, *found):

@@ -12,7 +12,7 @@ from typing import Any
 
 from fastload import _core
 from fastload.formats.extents import Field
-from fastload.formats.manifest import Manifest, Skipped
+from fastload.formats.manifest import Leftover, Manifest, Skipped
 from fastload.formats.packed import MANIFEST, read_manifest
 from fastload.pack.folder import SHARD_FILE, OutputFolder, files_of
 from fastload.pack.opening import open_input
@@ -49,10 +49,14 @@ class PackReport:
         rows: Samples.
         shards: Files.
         bytes: Of all shards.
-        skipped: Inputs that were left out, and why; also in the manifest.
+        skipped: Bad records that were left out, and why; also in the manifest.
+        leftovers: What was not read of the input: a reason, a count and up to 100 paths each; also
+            in the manifest.
         notices: What the user should know, in sentences.
         fields: Of a sample.
         splits: Rows [start, stop) by name.
+        kind: Of the input.
+        reason: Why it was taken for that kind; empty for what is in memory.
 
     Example:
         >>> report = fastload.pack("photos", "data/photos", resize=224)  # doctest: +SKIP
@@ -68,6 +72,9 @@ class PackReport:
     notices: tuple[str, ...]
     fields: tuple[Field, ...] = ()
     splits: dict[str, tuple[int, int]] = field(default_factory=dict)
+    leftovers: tuple[Leftover, ...] = ()
+    kind: str = ""
+    reason: str = ""
 
 
 def pack(
@@ -81,6 +88,7 @@ def pack(
     encoded: bool = False,
     allow_empty: bool = False,
     strict: bool = False,
+    ignore: str | Sequence[str] = (),
     fields: Sequence[str] | None = None,
     cast: Mapping[str, Any] | None = None,
     shuffle: int | None = None,
@@ -126,7 +134,10 @@ def pack(
         encoded: Keep the images as the bytes of their files, of any size, to be decoded when they
             are loaded.
         allow_empty: Keep classes without images.
-        strict: Stop at the first bad image or record, instead of leaving it out.
+        strict: Stop at the first bad image or record, instead of leaving it out, and if anything
+            in the input is not read, but hidden files and what `ignore` names.
+        ignore: Patterns of what is left out of a folder or archive, as `fnmatch` has them: of
+            paths below it, of names, or of folders.
         fields: Names of the fields to keep, or of containers for all in them; the others leave
             the samples.
         cast: New dtypes by the names of fields, such as {"x": "bf16"}. Floats are rounded to the
@@ -181,6 +192,7 @@ def pack(
         encoded=encoded,
         allow_empty=allow_empty,
         strict=strict,
+        ignore=ignore,
         fields=fields,
         cast=cast,
         shuffle=shuffle,
@@ -197,11 +209,22 @@ def pack(
             ranges = split_rows(splits, plan.rows)
             size = plan.file_bytes
             return PackReport(
-                folder.path, plan.rows, plan.shards, size, (), tuple(notices), plan.fields, ranges
+                folder.path,
+                plan.rows,
+                plan.shards,
+                size,
+                (),
+                tuple(notices),
+                plan.fields,
+                ranges,
+                chosen.leftovers,
+                chosen.kind,
+                chosen.reason,
             )
         folder.take()
         if resume and folder.has_manifest():
-            return report_on(folder.path, _completed(folder, plan, chosen), [COMPLETE])
+            completed = _completed(folder, plan, chosen)
+            return report_on(folder.path, completed, [COMPLETE], chosen)
         folder.check_new(overwrite=overwrite, resume=resume)
         if folder.has_manifest():  # it stays until the new one is complete
             replaced = _replaced(folder)
@@ -210,7 +233,7 @@ def pack(
             folder.adopt(replaced)
         else:
             manifest, changes = _write(chosen, plan, folder, resume, by, progress)
-        return report_on(folder.path, manifest, [*notices, *changes])
+        return report_on(folder.path, manifest, [*notices, *changes], chosen)
 
 
 def _write(
@@ -236,6 +259,7 @@ def _write(
         outcome.skipped,
         plan.source,
         splits=split_rows(plan.splits, outcome.rows),
+        leftovers=source.leftovers,
     )
     folder.commit(manifest, WRITER)
     return manifest, _about_changes(source, stamp)
@@ -287,8 +311,10 @@ def _completed(folder: OutputFolder, plan: Plan, source: Source) -> Manifest:
     return manifest
 
 
-def report_on(path: str, manifest: Manifest, notices: Sequence[str]) -> PackReport:
-    """What to say of a dataset that is complete now."""
+def report_on(
+    path: str, manifest: Manifest, notices: Sequence[str], source: Source | None = None
+) -> PackReport:
+    """The report about a dataset that is complete now, and the input that was read."""
     sizes = [size for group in manifest.groups for size in group.file_bytes]
     return PackReport(
         path,
@@ -299,6 +325,9 @@ def report_on(path: str, manifest: Manifest, notices: Sequence[str]) -> PackRepo
         tuple(notices),
         manifest.fields,
         manifest.splits,
+        () if source is None else source.leftovers,
+        "" if source is None else source.kind,
+        "" if source is None else source.reason,
     )
 
 

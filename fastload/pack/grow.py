@@ -13,7 +13,7 @@ from typing import Any
 
 from fastload.formats.extents import Field
 from fastload.formats.fields import as_written, schema
-from fastload.formats.manifest import Classes, Manifest, Shards
+from fastload.formats.manifest import Classes, Manifest, Shards, merged_leftovers
 from fastload.formats.packed import read_manifest
 from fastload.formats.shard import check_fields
 from fastload.pack.convert import COMPLETE, WRITER, PackReport, report_on
@@ -66,8 +66,8 @@ def append(
         workers: Processes, as for `pack`.
         executor: Writes the shards, as for `pack`.
         progress: Called now and then.
-        **reading: kind, dtype, shape, resize, encoded, allow_empty, strict, fields, cast, shuffle
-            and limit, as for `pack`.
+        **reading: kind, dtype, shape, resize, encoded, allow_empty, strict, ignore, fields, cast,
+            shuffle and limit, as for `pack`.
 
     Returns:
         What the dataset is now.
@@ -93,7 +93,7 @@ def append(
         run = _Run("append", folder, manifest, resume, {"split": split}, opened, shard_size)
         if run.is_done():
             folder.finish()
-            return report_on(folder.path, manifest, [COMPLETE])
+            return report_on(folder.path, manifest, [COMPLETE], opened)
         _check_alike(opened, manifest, folder.path)
         splits = _grown_splits(manifest, opened.rows, split)
         outcomes = run.write(_by_group(opened, manifest), by, progress)
@@ -110,6 +110,7 @@ def append(
             ),
             class_fields=added_up([manifest.class_fields, *(o.classes for o in outcomes)]),
             skipped=(*manifest.skipped, *skipped),
+            leftovers=merged_leftovers([*manifest.leftovers, *opened.leftovers]),
             splits=splits,
         )
         notices = list(opened.notices)
@@ -146,7 +147,7 @@ def add_column(
         workers: Processes, as for `pack`.
         executor: Writes the shards, as for `pack`.
         progress: Called now and then.
-        **reading: As for `append`; bad images are errors.
+        **reading: As for `append`; bad records are errors in any case.
 
     Returns:
         What the dataset is now.
@@ -164,8 +165,8 @@ def add_column(
     folder = OutputFolder(dataset)
     folder.check_source(source)
     read_manifest(folder.path)
-    reading["strict"] = True  # what is left out would shift the rest
-    with closing(folder), closing(open_input(source, **reading)) as opened:
+    # A record that is left out would shift the rest.
+    with closing(folder), closing(open_input(source, all_records=True, **reading)) as opened:
         check_travels(opened, by)
         folder.take()
         manifest = read_manifest(folder.path)
@@ -176,7 +177,7 @@ def add_column(
         run = _Run("add-column", folder, manifest, resume, {"name": name}, opened, shard_size)
         if run.is_done():
             folder.finish()
-            return report_on(folder.path, manifest, [COMPLETE])
+            return report_on(folder.path, manifest, [COMPLETE], opened)
         renamed, structure = _with_members(manifest, opened, name, source, folder.path)
         check_fields([*manifest.fields, *renamed.fields])
         group = _group_name(renamed.fields[0].name, manifest, folder)
@@ -188,6 +189,7 @@ def add_column(
             structure=structure,
             groups=(*manifest.groups, outcomes[0].shards),
             class_fields={**manifest.class_fields, **outcomes[0].classes},
+            leftovers=merged_leftovers([*manifest.leftovers, *opened.leftovers]),
         )
         return replace(run.commit(grown, opened.rows), notices=opened.notices)
 
@@ -269,7 +271,7 @@ class _Run:
             source={**grown.source, "history": history},
         )
         self.folder.commit(grown, WRITER, replaces=self.manifest)
-        return report_on(self.folder.path, grown, [])
+        return report_on(self.folder.path, grown, [], self.opened)
 
 
 # --- More samples -----------------------------------------------------------------------------

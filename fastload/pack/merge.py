@@ -12,7 +12,7 @@ from dataclasses import replace
 from fastload import _core
 from fastload.errors import FormatError
 from fastload.formats.files import AnyPath, absolute
-from fastload.formats.manifest import Manifest
+from fastload.formats.manifest import Manifest, merged_leftovers
 from fastload.formats.packed import read_extents, read_manifest
 from fastload.pack.convert import WRITER, PackReport, report_on
 from fastload.pack.files import new_file, write_all
@@ -70,6 +70,7 @@ def merge(out: AnyPath, inputs: Sequence[AnyPath], *, overwrite: bool = False) -
         tuple(skipped for manifest in manifests for skipped in manifest.skipped),
         {"kind": "merge", "parts": [manifest.source for manifest in manifests]},
         splits=splits,
+        leftovers=merged_leftovers(of for manifest in manifests for of in manifest.leftovers),
     )
     with closing(folder):
         folder.take()

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastload.formats.shard import check_fields
+from fastload.pack.inventory import check_strict
 from fastload.pack.select import Selection
 from fastload.pack.sources.base import Source
 from fastload.pack.sources.checks import check_counts
@@ -21,14 +22,24 @@ def open_input(
     cast: Mapping[str, Any] | None = None,
     shuffle: int | None = None,
     limit: int | None = None,
+    strict: bool = False,
+    ignore: str | Sequence[str] = (),
+    all_records: bool = False,
     **options: Any,
 ) -> Source:
-    """The selected part of an input; arguments and errors are those of `pack`."""
+    """The selected part of an input; arguments and errors are those of `pack`.
+
+    With `all_records`, bad records are errors, as with `strict`; what is left over is not.
+    """
     from fastload.pack.sources.kinds import open_source  # all kinds: not before one is opened
 
     check_counts(limit=1 if limit is None else limit)
-    opened = open_source(source, kind, {**options, "dtypes": dtypes}, Wanted.of(fields))
+    patterns = [ignore] if isinstance(ignore, str) else list(ignore)
+    given = {**options, "dtypes": dtypes, "strict": strict or all_records}
+    opened = open_source(source, kind, given, Wanted.of(fields), patterns)
     try:
+        if strict:
+            check_strict(opened.leftovers)
         chosen = Selection(fields, dtypes, cast, shuffle, limit).of(opened)
         check_fields(chosen.fields)
     except BaseException:

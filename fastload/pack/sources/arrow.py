@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from fastload.errors import FormatError
-from fastload.formats.files import AnyPath, absolute, file_source
+from fastload.formats.files import file_source
+from fastload.pack.inventory import Inventory, Names
 from fastload.pack.sources.batches import (
     BatchesSource,
     Reader,
@@ -18,13 +20,13 @@ from fastload.pack.sources.batches import (
     damage,
     open_batches,
 )
-from fastload.pack.sources.kind import RAGGED, Candidate, Kind, files_of, library
+from fastload.pack.sources.kind import RAGGED, Kind, library
 from fastload.pack.sources.wanted import ALL, Wanted
 
 _SUFFIXES = (".arrow", ".feather", ".ipc")
 _FILE, _FEATHER_1, _STREAM = b"ARROW1", b"FEA1", b"\xff\xff\xff\xff"
 _STREAM_END = _STREAM + bytes(4)
-_STATE = "state.json"
+_STATE, _SPLITS = "state.json", "dataset_dict.json"
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,11 @@ class ArrowReader(Reader):
 
 
 def open_arrow(
-    path: AnyPath, *, ragged: Sequence[str] = (), strict: bool = False, wanted: Wanted = ALL
+    inventory: Inventory,
+    *,
+    ragged: Sequence[str] = (),
+    strict: bool = False,
+    wanted: Wanted = ALL,
 ) -> BatchesSource:
     """The rows of a file or stream, of a folder of them, or of a saved Hugging Face dataset.
 
@@ -60,7 +66,7 @@ def open_arrow(
     Hugging Face's features are the bytes of their files; class names are kept.
 
     Args:
-        path: The file or folder.
+        inventory: The file or folder.
         ragged: Columns whose lists vary in length, though the rows that were looked at have one.
         strict: Nothing is left out in any case.
         wanted: The fields that are read.
@@ -70,9 +76,8 @@ def open_arrow(
         TypeError, ValueError: a column cannot be packed.
         ImportError: pyarrow is not installed.
     """
-    full = absolute(path)
     pyarrow = library("pyarrow", "parquet")
-    paths = _saved(full) if os.path.isdir(full) else [full]
+    paths = _saved(inventory) if inventory.is_folder else inventory.files
     units: list[Unit] = []
     first = None
     for file in paths:
@@ -84,13 +89,15 @@ def open_arrow(
     return open_batches("arrow", ArrowReader(), units, first, ragged=ragged, wanted=wanted)
 
 
-def _saved(folder: str) -> list[str]:
+def _saved(inventory: Inventory) -> list[str]:
     """The files of a folder; of a saved dataset, those that it names."""
-    if os.path.exists(os.path.join(folder, "dataset_dict.json")):
-        raise FormatError(f"{folder}: holds several splits; pack one of its folders")
+    folder = inventory.path
+    if _SPLITS in inventory.paths:
+        splits = ", ".join(inventory.folders)
+        raise FormatError(f"{folder}: holds several splits ({splits}); pack one of its folders")
+    if _STATE not in inventory.paths:
+        return inventory.need_files()
     state = os.path.join(folder, _STATE)
-    if not os.path.exists(state):
-        return files_of(folder, *_SUFFIXES)
     try:
         with open(state, "rb") as file:
             names = [str(entry["filename"]) for entry in json.load(file)["_data_files"]]
@@ -98,6 +105,12 @@ def _saved(folder: str) -> list[str]:
         raise FormatError(f"{state}: damaged: {error!r}") from error
     if any(os.path.basename(name) != name for name in names) or not names:
         raise FormatError(f"{state}: its files must lie beside it, not {names}")
+    own = set(map(inventory.absolute, names))
+    others = [os.path.relpath(file, folder) for file in inventory.files if file not in own]
+    # What `Dataset.map` leaves beside a dataset that was loaded from the disk.
+    caches = [path for path in others if re.match(r"(cache|tmp)[^/]*$", path)]
+    inventory.not_read(caches, f"a cache that {_STATE} does not name")
+    inventory.refuse(set(others) - set(caches), f"{_STATE} does not name it")
     return [os.path.join(folder, name) for name in names]
 
 
@@ -154,10 +167,7 @@ def _has_dictionary(kind: Any) -> bool:
     return hasattr(kind, "index_type") or any(map(_has_dictionary, inner))
 
 
-def _detects(path: Candidate) -> bool:
-    if path.is_folder:
-        saved = {_STATE, "dataset_dict.json", "dataset_info.json"} & path.names
-        return bool(saved) or path.holds(*_SUFFIXES)
+def _detects(path: Inventory) -> bool:
     magic = path.start.startswith((_FILE, _FEATHER_1))
     return magic or path.holds(*_SUFFIXES)
 
@@ -170,4 +180,5 @@ KIND = Kind(
     (RAGGED,),
     ("pyarrow",),
     "parquet",
+    Names(_SUFFIXES, companions=(_STATE, _SPLITS, "dataset_info.json")),
 )

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from fastload.errors import FormatError
 from fastload.formats.dtypes import as_stored
 from fastload.formats.extents import Field, Int64Array
-from fastload.formats.manifest import Skipped
+from fastload.formats.manifest import Leftover, Skipped
 from fastload.structure import Structure
 
 _PROBES = 64
@@ -185,6 +185,8 @@ class Source(abc.ABC):
         local: Parts can only be read in this process, in order.
         notices: What the user should know, in sentences.
         ragged_bytes: The mean size of the ragged fields of a sample, estimated.
+        reason: Why it is of this kind; empty where there is no other one.
+        leftovers: What is not read of the input.
     """
 
     kind: str
@@ -195,6 +197,8 @@ class Source(abc.ABC):
     local: bool = False
     notices: tuple[str, ...] = ()
     ragged_bytes: int = 0
+    reason: str = ""
+    leftovers: tuple[Leftover, ...] = ()
 
     @property
     def sample_bytes(self) -> int:

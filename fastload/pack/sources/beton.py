@@ -16,7 +16,8 @@ import numpy as np
 
 from fastload.errors import FormatError
 from fastload.formats.extents import Int64Array
-from fastload.formats.files import AnyPath, absolute, file_source, suffix
+from fastload.formats.files import file_source, suffix
+from fastload.pack.inventory import Inventory
 from fastload.pack.sources.base import Array
 from fastload.pack.sources.beton_columns import (
     JPEG,
@@ -29,7 +30,7 @@ from fastload.pack.sources.beton_columns import (
     NumberColumn,
 )
 from fastload.pack.sources.images import ENCODED, RESIZE, size_and_shaping
-from fastload.pack.sources.kind import RAGGED, Candidate, Kind
+from fastload.pack.sources.kind import RAGGED, Kind
 from fastload.pack.sources.records import RecordsSource, open_records
 from fastload.pack.sources.wanted import ALL, Wanted
 
@@ -65,7 +66,7 @@ _MAX = np.uint64(2**62)  # more than a file has
 
 
 def open_beton(
-    path: AnyPath,
+    inventory: Inventory,
     *,
     resize: int | tuple[int, int] | None = None,
     encoded: bool = False,
@@ -76,7 +77,7 @@ def open_beton(
     """The samples of a `.beton` file, in its order: dicts of the fields.
 
     Args:
-        path: The file.
+        inventory: The file.
         resize: (height, width) of all images; one number is both.
         encoded: Keep images in JPEG; those stored as pixels become PPM, without loss.
         ragged: Fields of JSON that vary in length, though the samples that were looked at do not.
@@ -89,7 +90,7 @@ def open_beton(
         ValueError: images are to be resized and to be kept encoded.
     """
     size, shaping = size_and_shaping(resize, encoded)
-    full = absolute(path)
+    full = inventory.path
     columns = _Reader(full).columns(size, encoded, wanted)
     rows = len(columns[0].starts)
     return open_records(
@@ -288,7 +289,7 @@ def _is_page(size_bytes: int) -> bool:
     return size_bytes >= _LEAST_PAGE_BYTES and size_bytes & (size_bytes - 1) == 0
 
 
-def _detects(path: Candidate) -> bool:
+def _detects(path: Inventory) -> bool:
     if path.is_folder:
         return False
     if suffix(path.path) == _SUFFIX:

@@ -15,8 +15,9 @@ import numpy as np
 from fastload.errors import FormatError
 from fastload.formats.dtypes import TEXT_NAMES
 from fastload.formats.extents import Int64Array
-from fastload.formats.files import AnyPath, absolute, suffix
+from fastload.formats.files import suffix
 from fastload.pack.cast import cast_target
+from fastload.pack.inventory import Inventory, Names
 from fastload.pack.sources.arrow_columns import numbers
 from fastload.pack.sources.batches import BatchesSource, Reader, Unit, open_batches
 from fastload.pack.sources.kind import DTYPES, Kind, Option, library
@@ -110,7 +111,7 @@ class CsvReader(Reader):
 
 
 def open_csv(
-    path: AnyPath,
+    inventory: Inventory,
     *,
     delimiter: str | None = None,
     columns: Sequence[str] | None = None,
@@ -118,7 +119,7 @@ def open_csv(
     strict: bool = False,
     wanted: Wanted = ALL,
 ) -> BatchesSource:
-    r"""The rows of a file, or of the `.csv`, `.tsv` and `.tab` files of a folder.
+    r"""The rows of a file, or of the `.csv`, `.tsv` and `.tab` files below a folder.
 
     Files may be compressed, as `.gz` or `.zst` behind that tells.
 
@@ -126,7 +127,7 @@ def open_csv(
     megabytes: int64, float64, bool, dates, text.
 
     Args:
-        path: The file or folder.
+        inventory: The file or folder.
         delimiter: Between values; None takes tabs for `.tsv` and `.tab`, else commas. "\t" and
             "tab" are tabs.
         columns: Their names, for files without a line of them.
@@ -140,7 +141,7 @@ def open_csv(
         ImportError: pyarrow, or the package of Zstandard, is not installed.
     """
     pyarrow = library("pyarrow", "parquet")
-    paths = text_files(absolute(path), *_SUFFIXES)
+    paths = text_files(inventory)
     if delimiter is None:
         delimiter = "\t" if suffix(plain_name(paths[0])) in (".tsv", ".tab") else ","
     delimiter = {"\\t": "\t", "tab": "\t"}.get(delimiter, delimiter)
@@ -390,4 +391,5 @@ KIND = Kind(
     ),
     ("pyarrow",),
     "parquet",
+    Names(or_compressed(*_SUFFIXES)),
 )

@@ -14,7 +14,8 @@ from fastload.errors import FormatError
 from fastload.formats.arrays import number_field
 from fastload.formats.extents import Field, Int64Array
 from fastload.formats.fields import TEXT
-from fastload.formats.files import AnyPath, absolute, file_source
+from fastload.formats.files import file_source
+from fastload.pack.inventory import Inventory, Names
 from fastload.pack.sources.arrays import Column, ColumnsSource, columns_source
 from fastload.pack.sources.base import (
     AnyColumn,
@@ -26,7 +27,7 @@ from fastload.pack.sources.base import (
     stored,
     taken,
 )
-from fastload.pack.sources.kind import Kind, files_of, library
+from fastload.pack.sources.kind import Kind, library
 from fastload.pack.sources.latest import latest, version_of
 from fastload.pack.sources.wanted import ALL, Wanted
 from fastload.structure import Structure
@@ -163,8 +164,8 @@ def _converted(values: Array, field: Field) -> AnyColumn:
     return builder.finish()
 
 
-def open_hdf5(path: AnyPath, *, strict: bool = False, wanted: Wanted = ALL) -> ColumnsSource:
-    """The datasets of a file, or of the files of a folder in natural order, along their first axes.
+def open_hdf5(inventory: Inventory, *, strict: bool = False, wanted: Wanted = ALL) -> ColumnsSource:
+    """The datasets of a file, or of all below a folder in natural order, along their first axes.
 
     A sample is a dict with a key for each dataset; groups are dicts in it. Text and bytes of any
     length, and arrays of varying length, are ragged fields.
@@ -175,7 +176,7 @@ def open_hdf5(path: AnyPath, *, strict: bool = False, wanted: Wanted = ALL) -> C
         ImportError: h5py is not installed.
     """
     h5py = library("h5py", "hdf5")
-    files = tuple(files_of(absolute(path), *_SUFFIXES))
+    files = tuple(inventory.need_files())
     found: dict[str, Field] = {}
     means: dict[str, int] = {}
     lengths = []
@@ -269,4 +270,5 @@ KIND = Kind(
     (),
     ("h5py",),
     "hdf5",
+    Names(_SUFFIXES),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +13,8 @@ import numpy as np
 
 from fastload.errors import FormatError
 from fastload.formats.extents import Field, Int64Array
-from fastload.formats.files import AnyPath, absolute
 from fastload.formats.manifest import Skipped
+from fastload.pack.inventory import Inventory, Names, is_split
 from fastload.pack.sources.base import (
     Advance,
     AnyStreamed,
@@ -43,7 +43,6 @@ from fastload.pack.sources.images import (
 from fastload.pack.sources.kind import Kind, Option
 from fastload.pack.sources.wanted import ALL, Wanted
 
-_LITTER = ("thumbs.db", "ehthumbs.db", "desktop.ini")
 _SIZES_LOOKED_AT = 1000
 
 Item = tuple[str, int]
@@ -162,7 +161,7 @@ class ImagesSource(Source):
 
 
 def open_images(
-    folder: AnyPath,
+    inventory: Inventory,
     *,
     resize: int | tuple[int, int] | None = None,
     encoded: bool = False,
@@ -170,7 +169,7 @@ def open_images(
     strict: bool = False,
     wanted: Wanted = ALL,
 ) -> ImagesSource:
-    """The images below the class folders of `folder`, in torchvision's order.
+    """The images below the class folders of a folder, in torchvision's order.
 
     A sample is the tuple (image, label): uint8 (height, width, 3), or the bytes of the file with
     `encoded`, and int64.
@@ -182,8 +181,9 @@ def open_images(
         ImportError: Pillow is not installed.
     """
     pillow()
-    root = absolute(folder)
-    classes, items, notices = _scan(root)
+    inventory.need_folder()
+    root = inventory.path
+    classes, items = _scan(inventory)
     used = {label for _, label in items}
     empty = [name for label, name in enumerate(classes) if label not in used]
     if not items or (empty and not allow_empty):
@@ -208,7 +208,6 @@ def open_images(
         structure=(0, 1),
         rows=len(items),
         classes={"label": tuple(classes)},
-        notices=tuple(notices),
         ragged_bytes=_mean_bytes(root, items) if encoded else 0,
         root=root,
         items=tuple(items),
@@ -217,54 +216,36 @@ def open_images(
     )
 
 
-def _scan(root: str) -> tuple[list[str], list[Item], list[str]]:
-    """Class names, images and notices about what is neither."""
-    with os.scandir(root) as found:
-        entries = sorted((entry.name, entry.is_dir()) for entry in found)
-    classes = [name for name, is_folder in entries if is_folder and not name.startswith(".")]
-    others = [name for name, is_folder in entries if not is_folder or name.startswith(".")]
-    items = []
-    for label, name in enumerate(classes):
-        for path in _walk(root, name):
-            if path.lower().endswith(SUFFIXES) and not _is_litter(path):
-                items.append((path, label))
-            else:
-                others.append(path)
-    litter = [path for path in others if _is_litter(path)]
-    strange = [path for path in others if not _is_litter(path)]
-    notices = []
-    if litter:
-        notices.append(f"left out hidden and system files: {len(litter)}, such as {litter[0]}")
-    if strange:
-        notices.append(f"left out files not named as images: {len(strange)}, such as {strange[0]}")
-    return classes, items, notices
+def _scan(inventory: Inventory) -> tuple[list[str], list[Item]]:
+    """Class names, and images in torchvision's order.
+
+    Raises:
+        FormatError: there are images outside of class folders, or the folders are splits.
+    """
+    root, classes = inventory.path, inventory.folders
+    labels = {name: label for label, name in enumerate(classes)}
+    paths = [os.path.relpath(file, root) for file in inventory.files]
+    inside = [path for path in paths if "/" in path]
+    _check_splits(inventory, classes, inside)
+    advice = "--labels FILE.csv (labels=) packs a folder of images without classes"
+    outside = set(paths) - set(inside) if inside else set()
+    inventory.refuse(outside, f"it lies in no class folder; {advice}")
+    broken = {path for path in inventory.broken if not {"/", "."} & set(path)}
+    inventory.refuse(broken, "a link to a class folder that cannot be resolved")
+    inside.sort(key=lambda path: (path.split("/")[0], *os.path.split(path)))
+    return classes, [(path, labels[path.split("/")[0]]) for path in inside]
 
 
-def _is_litter(path: str) -> bool:
-    name = path.rpartition("/")[2]
-    return name.startswith(".") or name.lower() in _LITTER
-
-
-def _walk(root: str, name: str) -> Iterator[str]:
-    """Files below `root`/`name` in torchvision's order, and hidden folders, relative to root."""
-    for folder, names in sorted(_folders(root, name, frozenset())):
-        for entry in names:
-            yield f"{folder}/{entry}"
-
-
-def _folders(
-    root: str, folder: str, above: frozenset[tuple[int, int]]
-) -> Iterator[tuple[str, list[str]]]:
-    status = os.stat(os.path.join(root, folder))
-    identity = status.st_dev, status.st_ino
-    if identity in above:  # a link that leads into a circle
-        return
-    with os.scandir(os.path.join(root, folder)) as found:
-        entries = {entry.name: entry.is_dir() and not entry.name.startswith(".") for entry in found}
-    yield folder, sorted(name for name, is_folder in entries.items() if not is_folder)
-    for name, is_folder in entries.items():
-        if is_folder:
-            yield from _folders(root, f"{folder}/{name}", above | {identity})
+def _check_splits(inventory: Inventory, classes: list[str], images: list[str]) -> None:
+    """Raises FormatError if the folders are not classes, but splits of a dataset."""
+    nested = {path.split("/")[0] for path in images if path.count("/") > 1}
+    found = [name for name in classes if is_split(name)]
+    if found and nested.issuperset(found) and (len(found) > 1 or found == classes):
+        raise inventory.splits_error(found)
+    used = {path.split("/")[0] for path in images}
+    if found and used.issubset(found):
+        advice = "or rename the folders, if they are classes"
+        raise inventory.splits_error(found, advice)
 
 
 def _common_size(root: str, items: list[Item]) -> tuple[str, tuple[int, int]]:
@@ -315,4 +296,5 @@ KIND = Kind(
     (RESIZE, ENCODED, Option("allow_empty", "keep classes without images", "flag")),
     ("PIL",),
     "images",
+    Names(SUFFIXES),
 )

@@ -13,7 +13,8 @@ import numpy as np
 
 from fastload.errors import FormatError
 from fastload.formats.extents import Int64Array
-from fastload.formats.files import AnyPath, absolute, list_files
+from fastload.formats.files import AnyPath, file_source
+from fastload.pack.inventory import Inventory, Names
 from fastload.pack.sources import images
 from fastload.pack.sources.base import Array
 from fastload.pack.sources.images import ENCODED, RESIZE, BadRecordError, size_and_shaping
@@ -89,7 +90,7 @@ class LabelledImages(Records):
 
 
 def open_imagelist(
-    folder: AnyPath,
+    inventory: Inventory,
     *,
     labels: AnyPath | None = None,
     label_column: str | None = None,
@@ -104,7 +105,7 @@ def open_imagelist(
     are integers, numbers, or names of classes, which are numbered in the order of the alphabet.
 
     Args:
-        folder: Of the images.
+        inventory: The folder of the images.
         labels: The CSV file, whose first line names its columns.
         label_column: That of the labels; None takes the second.
         resize: (height, width) of all images; one number is both.
@@ -119,20 +120,21 @@ def open_imagelist(
     if labels is None:
         raise ValueError("a folder of images without classes needs --labels FILE.csv (labels=)")
     size, shaping = size_and_shaping(resize, encoded)
-    root, table = absolute(folder), absolute(labels)
+    inventory.need_folder()
+    root, table = inventory.path, file_source(labels).path
     names, texts, lines = _read_table(table, label_column)
     try:
         values, classes = _values(texts)
     except OverflowError as error:
         raise FormatError(f"{table}: a label exceeds int64") from error
-    here = {os.path.basename(path) for path in list_files(root)}
+    here = {os.path.relpath(path, root) for path in inventory.files}
     stems: dict[str, str] = {}
     for name in sorted(here):
-        stem, ending = os.path.splitext(name)
-        if ending.lower() in images.SUFFIXES:
-            stems.setdefault(stem, name)
-    found = tuple(name if name in here else stems.get(name, name) for name in names)
-    left = sorted(set(stems.values()) - set(found))
+        stems.setdefault(os.path.splitext(name)[0], name)
+    names = list(map(os.path.normpath, names))
+    found = tuple(name if name in inventory.paths else stems.get(name, name) for name in names)
+    inventory.not_read(sorted(here - set(found)), "an image without a label")
+    inventory.also_read([os.path.relpath(table, root), *found])
     records = LabelledImages(
         root, found, values, table, lines, size, encoded, wanted.takes("image")
     )
@@ -145,9 +147,6 @@ def open_imagelist(
         images=["0"] if records.reads_images and not encoded else [],
         names=("image", "label"),
         classes={"label": classes} if classes else {},
-        notices=[f"left out images without a label: {len(left)}, such as {left[0]}"]
-        if left
-        else [],
         shaping=shaping,
     )
 
@@ -210,4 +209,5 @@ KIND = Kind(
     ),
     ("PIL",),
     "images",
+    Names(images.SUFFIXES),
 )

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from fastload.formats.extents import Int64Array
-from fastload.formats.files import AnyPath, absolute
+from fastload.formats.files import AnyPath
+from fastload.pack.inventory import Inventory, Names
 from fastload.pack.sources.images import BadRecordError
 from fastload.pack.sources.json_values import parse_json
 from fastload.pack.sources.kind import DTYPE, DTYPES, RAGGED, Kind, Option
@@ -55,7 +56,7 @@ class TokensDecoder(Decoder):
 
 
 def open_jsonl(
-    path: AnyPath,
+    inventory: Inventory,
     *,
     tokenizer: AnyPath | None = None,
     text_field: str = "text",
@@ -66,12 +67,12 @@ def open_jsonl(
     strict: bool = False,
     wanted: Wanted = ALL,
 ) -> RecordsSource:
-    """The lines of a file, or of all `.jsonl` and `.ndjson` files of a folder in natural order.
+    """The lines of a file, or of all `.jsonl` and `.ndjson` files below a folder in natural order.
 
     Files may be compressed, as `.gz` or `.zst` behind that tells.
 
     Args:
-        path: The file or folder.
+        inventory: The file or folder.
         tokenizer: Samples are the tokens of a text, instead of the values of the lines.
         text_field: The key of that text.
         eos: The token that ends each text.
@@ -86,7 +87,7 @@ def open_jsonl(
         ValueError: options of tokens without a tokenizer, or a dtype too narrow for it.
         ImportError: the package of the tokenizer, or of Zstandard, is not installed.
     """
-    paths = text_files(absolute(path), *_SUFFIXES)
+    paths = text_files(inventory)
     indexed = [_lines(file) for file in paths]
     places = [(offsets, sizes) for offsets, sizes, _ in indexed]
     decoder: Decoder = JsonDecoder(wanted)
@@ -142,4 +143,5 @@ KIND = Kind(
     ),
     ("tokenizers", "tiktoken"),
     "tokenizers",
+    Names(or_compressed(*_SUFFIXES)),
 )

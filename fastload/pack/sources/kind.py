@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
 
-from fastload.formats.files import file_source, list_files
+from fastload.pack.inventory import NO_NAMES, Inventory, Names
 from fastload.pack.sources.base import Source
-
-_START_BYTES = 512
 
 
 @dataclass(frozen=True)
@@ -46,12 +41,15 @@ class Kind:
     Attributes:
         name: For `--from`.
         reads: What it is, in a few words.
-        open: Called with the path and, by name, the options that were given and `wanted`: the
-            fields that are read. A source whose bad records can be left out takes `strict`.
-        detects: Whether a file or folder is of this kind; those of `KINDS` are asked in turn.
+        open: Called with the inventory of the input and, by name, the options that were given and
+            `wanted`: the fields that are read. It reads all of the inventory's `files`, or says
+            what it does not read. A source whose bad records can be left out takes `strict`.
+        detects: Whether a file is of this kind, or a folder that holds files of such `names`;
+            those of `KINDS` are asked in turn.
         options: It takes, beside `strict`.
         packages: That read it, beside numpy, as they are imported.
         extra: Of fastload, which installs them.
+        names: Of the files that it reads in a folder; none if it reads single files only.
 
     Example:
         >>> [option.name for option in kind_named("raw").options]  # doctest: +SKIP
@@ -61,62 +59,11 @@ class Kind:
     name: str
     reads: str
     open: Callable[..., Source]
-    detects: Callable[[Candidate], bool]
+    detects: Callable[[Inventory], bool]
     options: tuple[Option, ...] = ()
     packages: tuple[str, ...] = ()
     extra: str | None = None
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A file or folder whose kind is looked for.
-
-    Attributes:
-        path: Absolute.
-        given: The options that were given.
-    """
-
-    path: str
-    given: Mapping[str, Any]
-
-    @functools.cached_property
-    def is_folder(self) -> bool:
-        """Whether it is a folder."""
-        return os.path.isdir(self.path)
-
-    @functools.cached_property
-    def start(self) -> bytes:
-        """The first bytes of a file; none of a folder."""
-        if self.is_folder:
-            return b""
-        with open(self.path, "rb") as file:
-            return file.read(_START_BYTES)
-
-    @functools.cached_property
-    def names(self) -> frozenset[str]:
-        """The names of the visible files in a folder; none of a file."""
-        return frozenset(map(os.path.basename, list_files(self.path) if self.is_folder else ()))
-
-    def holds(self, *suffixes: str) -> bool:
-        """Whether the file, or a file in the folder, has one of the suffixes."""
-        names = self.names if self.is_folder else [self.path]
-        return any(name.lower().endswith(suffixes) for name in names)
-
-
-def files_of(path: str, *suffixes: str) -> list[str]:
-    """The file itself, or those files of a folder that have one of the suffixes, in natural order.
-
-    Raises:
-        FileNotFoundError: a folder has none.
-        OSError: there is no such path.
-        FormatError: it is a pipe or a device, which cannot be read twice.
-    """
-    if not os.path.isdir(path):
-        return [file_source(path).path]
-    found = [file for file in list_files(path) if file.lower().endswith(suffixes)]
-    if not found:
-        raise FileNotFoundError(f"{path}: no {' or '.join(suffixes)} files in this folder")
-    return found
+    names: Names = NO_NAMES
 
 
 def library(name: str, extra: str, package: str = "") -> ModuleType:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,8 @@ import numpy as np
 from fastload.errors import FormatError
 from fastload.formats import is_packed
 from fastload.formats.arrays import is_tensor
-from fastload.formats.files import absolute
+from fastload.formats.files import AnyPath, absolute
+from fastload.pack.inventory import Inventory
 from fastload.pack.sources import (
     arrow,
     beton,
@@ -34,7 +37,7 @@ from fastload.pack.sources import (
 )
 from fastload.pack.sources.arrays import open_arrays
 from fastload.pack.sources.base import Source
-from fastload.pack.sources.kind import DTYPES, Candidate, Kind, Option
+from fastload.pack.sources.kind import DTYPES, Kind, Option
 from fastload.pack.sources.mapstyle import Held, open_samples
 from fastload.pack.sources.wanted import ALL, Wanted
 
@@ -65,11 +68,17 @@ _COMPRESSED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zXZ\0")  # gzip,
 OPTIONS: dict[str, Option] = {option.name: option for kind in KINDS for option in kind.options}
 """All options of kinds; those of several kinds mean the same for each."""
 
+_BY_NAME = {kind.name: kind for kind in KINDS}
+_PREDOMINANT = 10  # times as many files as of the next kind: the others are strays
 _DATASET_NAME = re.compile(r"[^\W\d][\w.]*:[^\W\d][\w.]*")
 
 
 def open_source(
-    source: Any, kind: str | None, options: dict[str, Any], wanted: Wanted = ALL
+    source: Any,
+    kind: str | None,
+    options: dict[str, Any],
+    wanted: Wanted = ALL,
+    ignore: Iterable[str] = (),
 ) -> Source:
     """Opens an input.
 
@@ -80,9 +89,11 @@ def open_source(
         options: `strict`, `dtypes` and those of kinds; None and False are as if not given. Kinds of
             text read by the dtypes, of the others they are for the caller to apply.
         wanted: The fields that are read; the source may have others, too.
+        ignore: Patterns of entries of a folder, or of members of an archive, that are left out.
 
     Raises:
-        FormatError: the kind cannot be found out, or the input is damaged.
+        FormatError: the kind cannot be found out, or may be one of several; the input is damaged,
+            or has entries that the kind should read and cannot.
         ValueError: an option is missing, or was given for a kind that has no use for it.
         TypeError: there is no such option.
         ImportError: a package that reads this kind is not installed.
@@ -91,19 +102,28 @@ def open_source(
     for name in options:
         if name not in OPTIONS and name != "strict":
             raise TypeError(f"there is no option {name!r}")
-    names = [known.name for known in KINDS]
-    if kind is not None and kind not in names:
-        raise ValueError(f"kind must be one of {', '.join(names)}, not {kind!r}")
+    if kind is not None and kind not in _BY_NAME:
+        raise ValueError(f"kind must be one of {', '.join(_BY_NAME)}, not {kind!r}")
     given = {name: value for name, value in options.items() if value not in (None, False)}
     if not isinstance(source, (str, bytes, os.PathLike)):
         _check_options("an object in memory", given, ())
         if isinstance(source, (np.ndarray, dict, tuple)) or is_tensor(source):
             return open_arrays(source, wanted)
         return open_samples(Held(source), wanted)
-    chosen = _kind(source, given) if kind is None else KINDS[names.index(kind)]
+    if kind == mapstyle.KIND.name or (kind is None and _is_dataset_name(source)):
+        _check_options(mapstyle.KIND.name, given, ())
+        return mapstyle.open_named(os.fsdecode(source), wanted=wanted, **given)
+    inventory = Inventory(_path(source, kind), given, ignore)
+    if kind is None:
+        chosen, reason = _kind(inventory)
+    else:
+        chosen, reason = _BY_NAME[kind], "--from says so"
     _check_options(chosen.name, given, chosen.options)
-    path = os.fsdecode(source) if chosen is mapstyle.KIND else absolute(source)
-    return chosen.open(path, wanted=wanted, **given)
+    inventory.choose(chosen.name, chosen.names)
+    if inventory.is_folder and chosen is not imagefolder.KIND:
+        inventory.check_splits()
+    opened: Source = chosen.open(inventory, wanted=wanted, **given)
+    return replace(opened, reason=reason, leftovers=inventory.leftovers())
 
 
 def _check_options(kind: str, given: dict[str, Any], used: tuple[Option, ...]) -> None:
@@ -114,19 +134,62 @@ def _check_options(kind: str, given: dict[str, Any], used: tuple[Option, ...]) -
             raise ValueError(f"{name} has no meaning for {kind}")
 
 
-def _kind(path: Any, given: dict[str, Any]) -> Kind:
-    if not os.path.exists(path) and _DATASET_NAME.fullmatch(os.fsdecode(path)):
-        return mapstyle.KIND
-    full = absolute(path)
-    if os.path.isdir(full) and is_packed(full):
+def _is_dataset_name(source: AnyPath) -> bool:
+    return not os.path.lexists(source) and bool(_DATASET_NAME.fullmatch(os.fsdecode(source)))
+
+
+def _path(source: AnyPath, kind: str | None) -> str:
+    """The absolute path; Megatron's files may be given without their suffixes."""
+    full = absolute(source)
+    if kind is None and os.path.isdir(full) and is_packed(full):
         raise FormatError(f"{full}: is packed already")
-    candidate = Candidate(full, given)
+    if kind == megatron.KIND.name and not os.path.lexists(full) and os.path.exists(f"{full}.idx"):
+        return f"{full}.idx"
+    return full
+
+
+def _kind(inventory: Inventory) -> tuple[Kind, str]:
+    """The kind of an input, and why it is that one."""
+    if inventory.is_folder:
+        return _kind_of_folder(inventory)
+    path = inventory.path
     for kind in KINDS:
-        if kind.detects(candidate):
-            return kind
-    if candidate.start.startswith(_COMPRESSED):
-        raise FormatError(f"{full}: is compressed: unpack it first")
+        if kind.detects(inventory):
+            by_name = kind.names.match(path) or path.lower().endswith(f".{kind.name}")
+            if kind is raw.KIND:
+                return kind, "--dtype and --shape are given"
+            return kind, "its name says so" if by_name else "its first bytes say so"
+    if inventory.start.startswith(_COMPRESSED):
+        raise FormatError(f"{path}: is compressed: unpack it first")
     raise FormatError(
-        f"{full}: neither its name nor its first bytes tell what it is: --from KIND (kind=) says "
+        f"{path}: neither its name nor its first bytes tell what it is: --from KIND (kind=) says "
         "it; a raw file needs --dtype and --shape (dtype=, shape=)"
     )
+
+
+def _kind_of_folder(inventory: Inventory) -> tuple[Kind, str]:
+    """The kind that reads most files of a folder, if no other one reads a considerable part.
+
+    Raises:
+        FormatError: there are two such kinds.
+    """
+    if imagelist.KIND.detects(inventory):
+        return imagelist.KIND, "--labels is given"
+    counts = inventory.count({kind.name: kind.names for kind in KINDS})
+    found = [kind for kind in KINDS if kind.name in counts and kind.detects(inventory)]
+    given = inventory.given.keys() - {"strict", DTYPES.name}
+    taking = [kind for kind in found if given <= {option.name for option in kind.options}]
+    found = sorted(taking or found, key=lambda kind: -counts[kind.name][0])
+    if not found:
+        return imagefolder.KIND, "no other kind reads files of such names in a folder"
+    shown = []
+    for kind in found:
+        count, first = counts[kind.name]
+        files = "1 file" if count == 1 else f"{count} files"
+        shown.append(f"{kind.name} ({files}, such as {first})")
+    if len(found) > 1 and counts[found[0].name][0] < _PREDOMINANT * counts[found[1].name][0]:
+        raise FormatError(
+            f"{inventory.path}: may be packed as {' or '.join(shown)}; --from KIND (kind=) chooses"
+        )
+    count, first = counts[found[0].name]
+    return found[0], f"it reads {count} of {inventory.total} files, such as {first}"

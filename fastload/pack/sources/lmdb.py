@@ -12,9 +12,9 @@ from typing import Any
 
 from fastload.errors import FormatError
 from fastload.formats.extents import Int64Array
-from fastload.formats.files import AnyPath, absolute
+from fastload.pack.inventory import Inventory, Names
 from fastload.pack.sources.images import BadRecordError
-from fastload.pack.sources.kind import RAGGED, Candidate, Kind, Option, library
+from fastload.pack.sources.kind import RAGGED, Kind, Option, library
 from fastload.pack.sources.latest import latest, new_opening
 from fastload.pack.sources.records import OpenFiles, Records, RecordsSource, open_records
 from fastload.pack.sources.wanted import ALL, Wanted
@@ -101,7 +101,7 @@ def _decoder(name: str) -> Callable[[bytes, bytes], Any]:
 
 
 def open_lmdb(
-    path: AnyPath,
+    inventory: Inventory,
     *,
     decoder: str | None = None,
     ragged: Sequence[str] = (),
@@ -113,7 +113,7 @@ def open_lmdb(
     A sample is `{"key": bytes, "value": bytes}`, or what `decoder` makes of the two.
 
     Args:
-        path: The folder of `data.mdb`, or a file.
+        inventory: The folder of `data.mdb`, or a file.
         decoder: A function of key and value as `module:function`, found by each process.
         ragged: Fields that vary in length, though the entries that were looked at do not.
         strict: An entry for which the decoder raises is an error.
@@ -124,8 +124,8 @@ def open_lmdb(
         ImportError, AttributeError: there is no such function, or lmdb is not installed.
     """
     lmdb = library("lmdb", "lmdb")
-    full = absolute(path)
-    os.stat(os.path.join(full, _DATA) if os.path.isdir(full) else full)
+    full = inventory.path
+    inventory.need_files()
     if decoder is not None:
         _decoder(decoder)
     opening = new_opening()
@@ -159,8 +159,8 @@ def _check_size(path: str, environment: Any) -> None:
         raise FormatError(f"{file}: truncated: {size} bytes, but its pages need {needs}")
 
 
-def _detects(path: Candidate) -> bool:
-    return _DATA in path.names or path.start[_MAGIC[0]] == _MAGIC[1]
+def _detects(path: Inventory) -> bool:
+    return path.is_folder or path.start[_MAGIC[0]] == _MAGIC[1]
 
 
 KIND = Kind(
@@ -171,4 +171,5 @@ KIND = Kind(
     (Option("decoder", "module:function of key and value"), RAGGED),
     ("lmdb",),
     "lmdb",
+    Names(names=(_DATA,), companions=("lock.mdb",), nested=False),
 )

@@ -12,10 +12,11 @@ import numpy as np
 
 from fastload.errors import FormatError
 from fastload.formats.extents import Int64Array
-from fastload.formats.files import AnyPath, absolute, file_source
+from fastload.formats.files import file_source
+from fastload.pack.inventory import Inventory, Names
 from fastload.pack.sources.images import BadRecordError
 from fastload.pack.sources.json_values import parse_json
-from fastload.pack.sources.kind import RAGGED, Candidate, Kind
+from fastload.pack.sources.kind import RAGGED, Kind
 from fastload.pack.sources.leaves import Leaf
 from fastload.pack.sources.records import Decoder, FileRecords, RecordsSource, open_records
 from fastload.pack.sources.wanted import ALL, Wanted
@@ -111,14 +112,18 @@ def _array(given: list[str], content: bytes) -> Any:
 
 
 def open_mds(
-    path: AnyPath, *, ragged: Sequence[str] = (), strict: bool = False, wanted: Wanted = ALL
+    inventory: Inventory,
+    *,
+    ragged: Sequence[str] = (),
+    strict: bool = False,
+    wanted: Wanted = ALL,
 ) -> RecordsSource:
     """The samples of a folder with an `index.json` and shards that are not compressed.
 
     A sample is a dict of the columns. Images are kept encoded.
 
     Args:
-        path: The folder.
+        inventory: The folder.
         ragged: Columns that vary in length, though the samples that were looked at do not.
         strict: A sample that cannot be read is an error.
         wanted: The fields that are read.
@@ -128,7 +133,8 @@ def open_mds(
             is compressed; or samples differ.
         TypeError: a column has an encoding that is not read, such as pickle.
     """
-    folder = absolute(path)
+    inventory.need_folder()
+    folder = inventory.path
     index = os.path.join(folder, _INDEX)
     paths, places = [], []
     decoder = None
@@ -154,6 +160,8 @@ def open_mds(
         raise FormatError(f"{index}: damaged: {error!r}") from error
     if decoder is None:
         raise FormatError(f"{index}: there are no shards")
+    others = set(inventory.files) - {index, *paths}
+    inventory.refuse(set(map(os.path.basename, others)), f"{_INDEX} does not name it")
     wanted.check(decoder.names, decoder.names)
     records = FileRecords.of(paths, places, decoder, "sample")
     return open_records("mds", records, strict=strict, ragged=ragged)
@@ -195,8 +203,8 @@ def _samples(path: str, size_bytes: int, rows: int) -> tuple[Int64Array, Int64Ar
     return offsets[:-1], sizes
 
 
-def _detects(path: Candidate) -> bool:
-    return _INDEX in path.names and path.holds(".mds")
+def _detects(path: Inventory) -> bool:
+    return path.holds(_INDEX) and path.holds(".mds")
 
 
 KIND = Kind(
@@ -205,4 +213,5 @@ KIND = Kind(
     open_mds,
     _detects,
     (RAGGED,),
+    names=Names((".mds",), (_INDEX,), nested=False),
 )

@@ -11,11 +11,11 @@ import numpy as np
 
 from fastload.errors import FormatError
 from fastload.formats.extents import Field, Int64Array
-from fastload.formats.files import AnyPath, absolute
 from fastload.formats.tokens import TokenFile, read_files
+from fastload.pack.inventory import Inventory, Names
 from fastload.pack.sources.arrays import Column, ColumnsSource, columns_source
 from fastload.pack.sources.base import Ragged, read_array, stored
-from fastload.pack.sources.kind import Candidate, Kind
+from fastload.pack.sources.kind import Kind
 from fastload.pack.sources.latest import latest, new_opening
 from fastload.pack.sources.wanted import ALL, Wanted
 
@@ -27,13 +27,13 @@ class DocumentsColumn(Column):
     """Documents of files; each process reads the indices for itself.
 
     Attributes:
-        path: The file or folder that was given.
+        given: The files that were given.
         files: The `.bin` files.
         mean: Bytes of a document, on average.
         opening: Of the indices.
     """
 
-    path: str
+    given: tuple[str, ...]
     files: tuple[str, ...]
     mean: int
     opening: str
@@ -41,7 +41,7 @@ class DocumentsColumn(Column):
     def read(self, start: int, stop: int) -> Ragged:
         """Reads the documents [start, stop), which lie side by side in each file."""
         pieces = [Ragged(np.zeros(0, self.field.storage), np.zeros(1, np.int64))]
-        for file, bounds in _documents(self.path, self.opening):
+        for file, bounds in _documents(self.given, self.opening):
             rows = len(bounds) - 1
             first, last = max(start, 0), min(stop, rows)
             if first < last:
@@ -68,17 +68,19 @@ class DocumentsColumn(Column):
 
 
 @latest
-def _documents(path: str, opening: str) -> list[tuple[TokenFile, Int64Array]]:
+def _documents(given: tuple[str, ...], opening: str) -> list[tuple[TokenFile, Int64Array]]:
     found = []
-    for file in read_files(path):
+    for file in read_files(given):
         if file.documents is None:
             raise FormatError(f"{file.source}: there is no .idx file that tells its documents")
         found.append((file, file.documents))
     return found
 
 
-def open_megatron(path: AnyPath, *, strict: bool = False, wanted: Wanted = ALL) -> ColumnsSource:
-    """The documents of a `.bin` and its `.idx`, or of all in a folder in natural order.
+def open_megatron(
+    inventory: Inventory, *, strict: bool = False, wanted: Wanted = ALL
+) -> ColumnsSource:
+    """The documents of a `.bin` and its `.idx`, or of all below a folder in natural order.
 
     A sample is `{"tokens": array (length,)}` of the dtype of the file.
 
@@ -86,24 +88,25 @@ def open_megatron(path: AnyPath, *, strict: bool = False, wanted: Wanted = ALL) 
         FormatError: an index is damaged, or does not fit its data; files differ in dtype.
         OSError: a file cannot be read.
     """
-    full = absolute(path)
+    given = tuple(inventory.need_files())
     opening = new_opening()
-    found = _documents(full, opening)
+    found = _documents(given, opening)
     rows = sum(len(bounds) - 1 for _, bounds in found)
     field = Field(_FIELD, found[0][0].dtype, (), True)
     tokens = sum(file.count for file, _ in found)
     mean = tokens * field.row_bytes // max(rows, 1)
     files = tuple(file.source.path for file, _ in found)
     return columns_source(
-        "megatron", [DocumentsColumn(field, rows, full, files, mean, opening)], {_FIELD: 0}
+        "megatron", [DocumentsColumn(field, rows, given, files, mean, opening)], {_FIELD: 0}
     )
 
 
-def _detects(path: Candidate) -> bool:
+def _detects(path: Inventory) -> bool:
     if path.given.keys() & {"dtype", "shape"}:
         return False
-    if path.is_folder:
-        return path.holds(".idx")
+    if path.is_folder:  # others have .idx files, too
+        indices = (name for name in path.paths if name.endswith(".idx"))
+        return any(f"{os.path.splitext(name)[0]}.bin" in path.paths for name in indices)
     stem, ending = os.path.splitext(path.path)
     return ending == ".idx" or (ending == ".bin" and os.path.exists(stem + ".idx"))
 
@@ -113,4 +116,5 @@ KIND = Kind(
     "Megatron's .bin and .idx, or a folder of them: the tokens of documents",
     open_megatron,
     _detects,
+    names=Names((".bin", ".idx")),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -16,7 +16,8 @@ from fastload.errors import FormatError
 from fastload.formats import npy
 from fastload.formats.dtypes import dtype_name
 from fastload.formats.extents import FileSource, Int64Array
-from fastload.formats.files import AnyPath, file_source, with_suffix
+from fastload.formats.files import file_source
+from fastload.pack.inventory import Inventory, Names
 from fastload.pack.sources.arrays import Column, ColumnsSource, columns_source
 from fastload.pack.sources.base import Array, Streamed, read_array, read_pieces, read_rows, stored
 from fastload.pack.sources.kind import DTYPE, Kind
@@ -104,16 +105,16 @@ class NpyColumn(Column):
 
 
 def open_npy(
-    paths: AnyPath | Sequence[AnyPath],
+    inventory: Inventory,
     *,
     dtype: Any = None,
     strict: bool = False,
     wanted: Wanted = ALL,
 ) -> ColumnsSource:
-    """A `.npy` file, or a folder of them in natural order; a sample is a bare array, `data`.
+    """A `.npy` file, or all below a folder in natural order; a sample is a bare array, `data`.
 
     Args:
-        paths: The file, folder or files.
+        inventory: The file or folder.
         dtype: Of arrays of ml_dtypes, whose dtype numpy does not write down.
         strict: Nothing is left out in any case.
         wanted: The fields that are read.
@@ -122,7 +123,7 @@ def open_npy(
         FormatError: a file is damaged, holds no plain numbers, has no first axis, or differs from
             the first one in dtype or shape.
     """
-    files = tuple(file_source(path) for path in with_suffix(paths, ".npy"))
+    files = tuple(file_source(path) for path in inventory.need_files())
     meaning = None if dtype is None else dtype_name(dtype)
     headers = tuple(npy.read_header(file, meaning) for file in files)
     fields = []
@@ -146,4 +147,5 @@ KIND = Kind(
     open_npy,
     lambda path: path.holds(".npy") or path.start.startswith(npy.MAGIC),
     (DTYPE,),
+    names=Names((".npy",)),
 )

@@ -14,7 +14,7 @@ import numpy as np
 from fastload.errors import FormatError
 from fastload.formats import npy
 from fastload.formats.dtypes import dtype_name
-from fastload.formats.files import AnyPath, absolute
+from fastload.pack.inventory import Inventory
 from fastload.pack.sources.arrays import ArrayColumn, Column, ColumnsSource, columns_source
 from fastload.pack.sources.base import Array, stored
 from fastload.pack.sources.kind import DTYPE, Kind
@@ -61,14 +61,14 @@ class ArchiveColumn(Column):
 
 
 def open_npz(
-    path: AnyPath, *, dtype: Any = None, strict: bool = False, wanted: Wanted = ALL
+    inventory: Inventory, *, dtype: Any = None, strict: bool = False, wanted: Wanted = ALL
 ) -> ColumnsSource:
     """An `.npz` archive; a sample is a dict with a key for each array.
 
     Arrays are streamed, whatever their size; only those in Fortran order are read at once.
 
     Args:
-        path: The file.
+        inventory: The file.
         dtype: Of arrays of ml_dtypes, whose dtype numpy does not write down.
         strict: Nothing is left out in any case.
         wanted: The fields that are read.
@@ -78,7 +78,7 @@ def open_npz(
             numbers.
         ValueError: the arrays differ in length.
     """
-    full = absolute(path)
+    full = inventory.path
     meaning = None if dtype is None else dtype_name(dtype)
     with contextlib.ExitStack() as stack:
         try:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastload.errors import FormatError
-from fastload.formats.files import AnyPath, absolute
+from fastload.pack.inventory import Inventory, Names
 from fastload.pack.sources.batches import (
     BatchesSource,
     Reader,
@@ -16,7 +16,7 @@ from fastload.pack.sources.batches import (
     damage,
     open_batches,
 )
-from fastload.pack.sources.kind import RAGGED, Kind, files_of, library
+from fastload.pack.sources.kind import RAGGED, Kind, library
 from fastload.pack.sources.wanted import ALL, Wanted
 
 _READ_BYTES = 4 << 20  # of all columns
@@ -42,14 +42,18 @@ class ParquetReader(Reader):
 
 
 def open_parquet(
-    path: AnyPath, *, ragged: Sequence[str] = (), strict: bool = False, wanted: Wanted = ALL
+    inventory: Inventory,
+    *,
+    ragged: Sequence[str] = (),
+    strict: bool = False,
+    wanted: Wanted = ALL,
 ) -> BatchesSource:
-    """The rows of a file, or of the `.parquet` and `.pq` files of a folder in natural order.
+    """The rows of a file, or of the `.parquet` and `.pq` files below a folder in natural order.
 
     A sample is a dict with a key for each column; structs are dicts in it.
 
     Args:
-        path: The file or folder.
+        inventory: The file or folder.
         ragged: Columns whose lists vary in length, though the rows that were looked at have one.
         strict: Nothing is left out in any case.
         wanted: The fields that are read.
@@ -60,7 +64,7 @@ def open_parquet(
         ImportError: pyarrow is not installed.
     """
     units: list[Unit] = []
-    paths = files_of(absolute(path), *_SUFFIXES)
+    paths = inventory.need_files()
     first, size = None, 0
     for file in paths:
         with damage(f"{file}: no Parquet file, or a damaged one"), _open(file) as opened:
@@ -108,4 +112,5 @@ KIND = Kind(
     (RAGGED,),
     ("pyarrow",),
     "parquet",
+    Names(_SUFFIXES),
 )

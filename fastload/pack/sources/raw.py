@@ -11,7 +11,7 @@ import numpy as np
 from fastload.formats import raw
 from fastload.formats.dtypes import parse_dtype
 from fastload.formats.extents import Int64Array
-from fastload.formats.files import AnyPath, absolute
+from fastload.pack.inventory import Inventory
 from fastload.pack.sources.arrays import Column, ColumnsSource, columns_source
 from fastload.pack.sources.base import (
     Array,
@@ -64,7 +64,7 @@ class RawColumn(Column):
 
 
 def open_raw(
-    path: AnyPath,
+    inventory: Inventory,
     *,
     dtype: Any = None,
     shape: Any = None,
@@ -79,11 +79,11 @@ def open_raw(
     """
     if dtype is None or shape is None:
         raise ValueError(
-            f"{absolute(path)}: raw numbers need both --dtype and --shape (dtype=, shape=)"
+            f"{inventory.path}: raw numbers need both --dtype and --shape (dtype=, shape=)"
         )
     dtype, big_endian = parse_dtype(dtype)
-    extents = raw.read_extents([absolute(path)], dtype, shape)
-    column = RawColumn(extents.fields[0], extents.rows, absolute(path), big_endian)
+    extents = raw.read_extents([inventory.path], dtype, shape)
+    column = RawColumn(extents.fields[0], extents.rows, inventory.path, big_endian)
     return columns_source("raw", [column], 0)
 
 

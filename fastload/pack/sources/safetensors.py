@@ -11,8 +11,9 @@ import numpy as np
 
 from fastload.dataset import Dataset
 from fastload.formats.extents import Int64Array
-from fastload.formats.files import AnyPath, absolute, file_source, with_suffix
+from fastload.formats.files import file_source
 from fastload.formats.safetensors import read_extents, read_header
+from fastload.pack.inventory import Inventory, Names
 from fastload.pack.reading import read_rows
 from fastload.pack.sources.base import Advance, Part, Rows, Source
 from fastload.pack.sources.kind import Kind
@@ -62,15 +63,17 @@ class ExtentsSource(Source):
         return [[os.path.basename(path), os.path.getsize(path)] for path in self.files]
 
 
-def open_safetensors(path: AnyPath, *, strict: bool = False, wanted: Wanted = ALL) -> ExtentsSource:
-    """The samples of a file, or of the `.safetensors` files of a folder in natural order.
+def open_safetensors(
+    inventory: Inventory, *, strict: bool = False, wanted: Wanted = ALL
+) -> ExtentsSource:
+    """The samples of a file, or of the `.safetensors` files below a folder in natural order.
 
     A sample is a dict with a key for each tensor; all tensors share their first dimension.
 
     Raises:
         FormatError: a file is damaged, or its tensors are not such samples.
     """
-    files = tuple(with_suffix(absolute(path), ".safetensors"))
+    files = tuple(inventory.need_files())
     wanted.check(read_header(file_source(files[0]), wanted.takes).field_names)
     extents = read_extents(files, wanted.takes)
     rows = np.linspace(0, extents.rows - 1, min(extents.rows, 64)).astype(np.int64)
@@ -96,4 +99,5 @@ KIND = Kind(
     "a .safetensors file or a folder of them: dicts of the tensors, along their first dimension",
     open_safetensors,
     lambda path: path.holds(".safetensors"),
+    names=Names((".safetensors",)),
 )

@@ -13,11 +13,11 @@ import numpy as np
 
 from fastload.errors import FormatError
 from fastload.formats.extents import Int64Array
-from fastload.formats.files import AnyPath, absolute
+from fastload.pack.inventory import Inventory, Names
 from fastload.pack.sources.decoding import Contents
 from fastload.pack.sources.images import ENCODED, RESIZE, BadRecordError, size_and_shaping
 from fastload.pack.sources.images import SUFFIXES as IMAGE_SUFFIXES
-from fastload.pack.sources.kind import RAGGED, Kind, files_of
+from fastload.pack.sources.kind import RAGGED, Kind
 from fastload.pack.sources.records import Decoder, FileRecords, RecordsSource, open_records
 from fastload.pack.sources.wanted import ALL, Wanted
 
@@ -66,7 +66,7 @@ class TarDecoder(Decoder):
 
 
 def open_tar(
-    path: AnyPath,
+    inventory: Inventory,
     *,
     resize: int | tuple[int, int] | None = None,
     encoded: bool = False,
@@ -74,14 +74,14 @@ def open_tar(
     strict: bool = False,
     wanted: Wanted = ALL,
 ) -> RecordsSource:
-    """The samples of a tar file, or of the `.tar` files of a folder in natural order.
+    """The samples of a tar file, or of the `.tar` files below a folder in natural order.
 
     Members that follow each other and have the same name up to its first dot are one sample: a
     dict with `key`, and with the rest of the name for each member. Images are decoded to RGB,
     `.txt` is text, `.cls` an integer, `.json` parsed, `.npy` an array, everything else bytes.
 
     Args:
-        path: The file or folder.
+        inventory: The file or folder.
         resize: (height, width) of all images; one number is both.
         encoded: Keep images as the bytes of their files.
         ragged: Fields that vary in length, though the samples that were looked at do not.
@@ -93,7 +93,7 @@ def open_tar(
         ValueError: images are to be resized and to be kept encoded.
     """
     size, shaping = size_and_shaping(resize, encoded)
-    paths = files_of(absolute(path), *_SUFFIXES, *_COMPRESSED)
+    paths = inventory.need_files()
     if odd := [file for file in paths if file.lower().endswith(_COMPRESSED)]:
         raise FormatError(f"{odd[0]}: is compressed: unpack it first")
     seen: collections.Counter[tuple[str, ...]] = collections.Counter()
@@ -179,4 +179,5 @@ KIND = Kind(
     (RESIZE, ENCODED, RAGGED),
     ("PIL",),
     "images",
+    Names((*_SUFFIXES, *_COMPRESSED)),
 )

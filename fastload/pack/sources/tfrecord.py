@@ -12,11 +12,11 @@ import numpy as np
 from fastload import _core
 from fastload.errors import FormatError
 from fastload.formats.extents import Int64Array
-from fastload.formats.files import AnyPath, absolute, list_files
+from fastload.pack.inventory import Inventory, Names
 from fastload.pack.sources.base import probed
 from fastload.pack.sources.example import parse_example
 from fastload.pack.sources.images import BadRecordError
-from fastload.pack.sources.kind import RAGGED, Candidate, Kind
+from fastload.pack.sources.kind import RAGGED, Kind
 from fastload.pack.sources.leaves import Leaf
 from fastload.pack.sources.records import (
     Decoder,
@@ -74,15 +74,19 @@ def masked_crc(data: bytes) -> int:
 
 
 def open_tfrecord(
-    path: AnyPath, *, ragged: Sequence[str] = (), strict: bool = False, wanted: Wanted = ALL
+    inventory: Inventory,
+    *,
+    ragged: Sequence[str] = (),
+    strict: bool = False,
+    wanted: Wanted = ALL,
 ) -> RecordsSource:
-    """The records of a file, or of the files of a folder with `.tfrecord` in their names.
+    """The records of a file, or of the files below a folder with `.tfrecord` in their names.
 
     A sample is a dict of the features. Those that have one value in each record that was looked
     at are numbers, others arrays. Byte strings are bytes; JPEG and PNG files are kept encoded.
 
     Args:
-        path: The file or folder.
+        inventory: The file or folder.
         ragged: Features that vary in length, though the records that were looked at do not.
         strict: A record with a wrong checksum, or that cannot be parsed, is an error.
         wanted: The fields that are read.
@@ -90,12 +94,7 @@ def open_tfrecord(
     Raises:
         FormatError: a file is no TFRecord file, or truncated; or records differ.
     """
-    full = absolute(path)
-    paths = [full]
-    if os.path.isdir(full):
-        paths = [file for file in list_files(full) if _NAME in os.path.basename(file).lower()]
-        if not paths:
-            raise FileNotFoundError(f"{full}: no {_NAME} files in this folder")
+    paths = inventory.need_files()
     records = FileRecords.of(paths, list(map(_records, paths)), ExampleDecoder(wanted=wanted))
     decoder = _looked_at(records, wanted, frozenset(ragged))
     return open_records("tfrecord", replace(records, decoder=decoder), strict=strict, ragged=ragged)
@@ -150,9 +149,9 @@ def _records(path: str) -> tuple[Int64Array, Int64Array]:
     return np.array(starts, np.int64), np.array(sizes, np.int64)
 
 
-def _detects(path: Candidate) -> bool:
+def _detects(path: Inventory) -> bool:
     if path.is_folder:
-        return any(_NAME in name.lower() for name in path.names)
+        return True
     head = path.start[:_HEAD]
     is_one = len(head) == _HEAD and masked_crc(head[:8]) == int.from_bytes(head[8:], "little")
     return is_one or _NAME in os.path.basename(path.path).lower()
@@ -164,4 +163,5 @@ KIND = Kind(
     open_tfrecord,
     _detects,
     (RAGGED,),
+    names=Names(infix=_NAME),
 )

@@ -14,7 +14,8 @@ from typing import Any
 
 from fastload.errors import FormatError
 from fastload.formats.files import suffix
-from fastload.pack.sources.kind import files_of, library
+from fastload.pack.inventory import Inventory
+from fastload.pack.sources.kind import library
 from fastload.pack.sources.latest import HalfRead, version_of
 
 _FORMATS = {".gz": "gzip", ".zst": "Zstandard"}
@@ -41,18 +42,19 @@ def or_compressed(*suffixes: str) -> tuple[str, ...]:
     return tuple(name + more for more in ("", *_FORMATS) for name in suffixes)
 
 
-def text_files(path: str, *suffixes: str) -> list[str]:
-    """As `files_of`, compressed ones included.
+def text_files(inventory: Inventory) -> list[str]:
+    """The files of an input.
 
     Raises:
+        FileNotFoundError: a folder has none.
         FormatError: a folder has a file twice, compressed and not.
     """
-    found = files_of(path, *or_compressed(*suffixes))
+    found = inventory.need_files()
     seen: dict[str, str] = {}
     for file in found:
         if (other := seen.setdefault(plain_name(file), file)) != file:
             names = " and ".join(map(os.path.basename, (other, file)))
-            raise FormatError(f"{path}: {names} would be read both; leave one of them")
+            raise FormatError(f"{inventory.path}: {names} would be read both; leave one of them")
     return found
 
 

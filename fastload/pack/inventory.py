@@ -1,0 +1,359 @@
+"""What an input holds, and what becomes of each entry: read, refused or left over.
+
+One rule for all kinds of input: no file, link or archive member is skipped silently. An entry whose
+name the chosen kind reads is read or refused; all others are reported with a reason.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import functools
+import os
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fastload.errors import FormatError
+from fastload.formats.files import file_source
+from fastload.formats.manifest import MOST_LEFTOVER_PATHS, Leftover
+from fastload.formats.walk import BROKEN_LINK, Entry, check_not_above, folders, packed_folder, walk
+
+HIDDEN = "hidden, or a file of the operating system"
+IGNORED = "named by --ignore"
+_EXCUSED = (HIDDEN, IGNORED)
+_START_BYTES = 512
+_SHOWN = 3
+_SPLIT = re.compile(r"(train|training|val|valid|validation|dev|eval|test|testing)[-_]?\d*", re.I)
+
+
+@dataclass(frozen=True)
+class Names:
+    """The names of the files that a kind reads in a folder, in any case.
+
+    Attributes:
+        suffixes: What names end in.
+        names: Whole names.
+        infix: What names contain.
+        companions: Names of files that belong to such an input and hold no samples.
+        nested: Files in subfolders are read, too; else they are refused.
+
+    Example:
+        >>> Names((".csv",)).match("sub/A.CSV")
+        True
+    """
+
+    suffixes: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    infix: str = ""
+    companions: tuple[str, ...] = ()
+    nested: bool = True
+
+    def match(self, path: str) -> bool:
+        """Whether the kind reads a file of this path."""
+        name = path.rpartition("/")[2].lower()
+        is_named = name in self.names or (bool(self.infix) and self.infix in name)
+        return is_named or (bool(self.suffixes) and name.endswith(self.suffixes))
+
+    def __str__(self) -> str:
+        return " or ".join([*self.suffixes, *self.names, *([self.infix] if self.infix else [])])
+
+
+NO_NAMES = Names()
+
+
+class Inventory:
+    """A file, or a folder with all that is in it, found by one walk.
+
+    The kind that reads the input is given `files` and reads all of them, unless it says by `leave`
+    or `refuse` what it does not read. `leftovers` accounts for the rest.
+
+    Args:
+        path: Absolute.
+        given: The options that were given.
+        ignore: Patterns of entries that are left out, as --ignore takes them.
+
+    Attributes:
+        path: Of the file or folder.
+        given: The options that were given.
+        is_folder: Whether it is a folder.
+        files: The absolute paths that the chosen kind reads, in natural order; set by `choose`.
+
+    Raises:
+        OSError: there is no such path, or it cannot be read.
+        FormatError: it is a pipe, a socket or a device, or holds packed datasets.
+
+    Example:
+        >>> os.makedirs("d", exist_ok=True)
+        >>> for name in ("d/x2.csv", "d/x10.csv", "d/notes.txt"):
+        ...     open(name, "w").close()
+        >>> inventory = Inventory(os.path.abspath("d"), {})
+        >>> inventory.choose("csv", Names((".csv",)))
+        >>> [os.path.basename(file) for file in inventory.files]
+        ['x2.csv', 'x10.csv']
+        >>> [(left.reason, left.paths) for left in inventory.leftovers()]
+        [('csv does not read files of this name', ('notes.txt',))]
+    """
+
+    def __init__(self, path: str, given: Mapping[str, Any], ignore: Iterable[str] = ()) -> None:
+        self.path, self.given = path, given
+        self.is_folder = os.path.isdir(path)
+        self.files: list[str] = []
+        self._ignored = _ignored(ignore)
+        self._left: dict[str, tuple[int, list[str]]] = {}
+        self._kind, self._names = "", NO_NAMES
+        self._also_read: set[str] = set()
+        self._entries: list[Entry] = []
+        self._hidden: list[Entry] = []
+        self._excluded: list[Entry] = []
+        if not self.is_folder:
+            file_source(path)
+            return
+        packed = []
+        for entry in walk(path):
+            if entry.hidden:
+                self._hidden.append(entry)
+            elif self._ignored(entry.path):
+                self._excluded.append(entry)
+            else:
+                self._entries.append(entry)
+            if folder := packed_folder(entry):
+                packed.append(folder)
+        check_not_above(path, packed)
+
+    # --- What is there ------------------------------------------------------------------------
+
+    @functools.cached_property
+    def start(self) -> bytes:
+        """The first bytes of a file; none of a folder."""
+        if self.is_folder:
+            return b""
+        with open(self.path, "rb") as file:
+            return file.read(_START_BYTES)
+
+    @functools.cached_property
+    def folders(self) -> list[str]:
+        """The names of the visible folders in the folder that hold, or might hold, entries."""
+        ignored = {os.path.dirname(entry.path) for entry in self._excluded}
+        kept = {entry.path.split("/")[0] for entry in self._entries}
+        above = {entry.path for entry in self._entries if entry.what}
+        names = [name for name in folders(self.path) if name not in above]
+        return [name for name in names if name in kept or not _is_within(name, ignored)]
+
+    @functools.cached_property
+    def paths(self) -> frozenset[str]:
+        """The paths of all visible entries below the folder."""
+        return frozenset(entry.path for entry in self._entries)
+
+    @functools.cached_property
+    def broken(self) -> list[str]:
+        """The paths of visible links whose targets cannot be resolved."""
+        return [entry.path for entry in self._entries if entry.what.startswith(BROKEN_LINK)]
+
+    @property
+    def total(self) -> int:
+        """All entries of the folder, hidden ones included."""
+        return len(self._entries) + len(self._hidden) + len(self._excluded)
+
+    def holds(self, *suffixes: str) -> bool:
+        """Whether the file, or a visible entry of the folder, has one of the suffixes."""
+        if not self.is_folder:
+            return self.path.lower().endswith(suffixes)
+        return any(entry.path.lower().endswith(suffixes) for entry in self._entries)
+
+    def absolute(self, path: str) -> str:
+        """The absolute path of an entry."""
+        return os.path.join(self.path, path)
+
+    def count(self, kinds: Mapping[str, Names]) -> dict[str, tuple[int, str]]:
+        """For each kind that reads an entry by its name: how many it reads, and the first."""
+        matches = _matcher(kinds)
+        found: dict[str, tuple[int, str]] = {}
+        for entry in self._entries:
+            for kind in matches(entry.name):
+                count, first = found.get(kind, (0, entry.path))
+                found[kind] = count + 1, min(first, entry.path)
+        return found
+
+    # --- What becomes of it -------------------------------------------------------------------
+
+    def choose(self, kind: str, names: Names) -> None:
+        """Sets `files` for the kind that reads the input.
+
+        Raises:
+            FormatError: an entry that it would read by its name cannot be read.
+        """
+        self._kind, self._names = kind, names
+        if not self.is_folder:
+            self.files = [self.path]
+            return
+        found = sorted(
+            (entry for entry in self._entries if names.match(entry.path)),
+            key=lambda entry: entry.sort_key,
+        )
+        for entry in found:
+            if entry.what:
+                raise FormatError(
+                    f"{self.absolute(entry.path)}: {entry.what}, but {kind} reads files of this "
+                    "name; remove it, or leave it out by --ignore (ignore=)"
+                )
+        if not names.nested and (inner := [of.path for of in found if "/" in of.path]):
+            where = sorted({os.path.dirname(path) for path in inner})
+            shown = ", ".join(map(self.absolute, where[:_SHOWN]))
+            raise FormatError(
+                f"{self.path}: {kind} does not read subfolders, but {len(inner)} files of such "
+                f"names lie in {shown}; pack one of these, or leave them out by --ignore (ignore=)"
+            )
+        self.files = [self.absolute(entry.path) for entry in found]
+
+    def need_files(self) -> list[str]:
+        """The files.
+
+        Raises:
+            FileNotFoundError: there are none.
+        """
+        if not self.files:
+            raise FileNotFoundError(f"{self.path}: no {self._names} files in this folder")
+        return self.files
+
+    def need_folder(self) -> None:
+        """Raises FormatError unless the input is a folder."""
+        if not self.is_folder:
+            raise FormatError(f"{self.path}: {self._kind} needs a folder")
+
+    def check_splits(self, advice: str = "") -> None:
+        """Raises FormatError if the files lie in folders such as train and val.
+
+        Args:
+            advice: What else the user may do.
+        """
+        tops = {os.path.relpath(file, self.path).split(os.sep)[0] for file in self.files}
+        found = sorted(name for name in tops if is_split(name) and name in set(self.folders))
+        if len(found) < 2:
+            return
+        raise self.splits_error(found, advice)
+
+    def splits_error(self, found: Sequence[str], advice: str = "") -> FormatError:
+        """The error about folders that are splits of a dataset."""
+        first, second = self.absolute(found[0]), self.absolute(found[-1])
+        more = f", then append {second} with --split {found[-1]}" if len(found) > 1 else ""
+        verb = "look like splits" if len(found) > 1 else "looks like a split"
+        return FormatError(
+            f"{self.path}: {' and '.join(found)} {verb} of a dataset; pack {first}{more}"
+            f"{'; ' if advice else ''}{advice}"
+        )
+
+    def leave(self, path: str, reason: str) -> None:
+        """Notes that an entry, or a member of an archive, is not read."""
+        name = path.rpartition(": ")[2]
+        self._note(path, IGNORED if self._ignored(path) or self._ignored(name) else reason)
+
+    def not_read(self, paths: Sequence[str], reason: str) -> None:
+        """Takes files out of `files`, and notes why they are not read.
+
+        Args:
+            paths: Below the folder.
+            reason: As for `leave`.
+        """
+        gone = set(map(self.absolute, paths))
+        self.files = [file for file in self.files if file not in gone]
+        for path in paths:
+            self._note(path, reason)
+
+    def also_read(self, paths: Iterable[str]) -> None:
+        """Notes that the kind reads more entries than those of such names.
+
+        Args:
+            paths: Below the folder; others are passed over.
+        """
+        self._also_read.update(paths)
+
+    def refuse(self, paths: Collection[str], why: str) -> None:
+        """Raises FormatError if there are entries that the kind should read, and cannot.
+
+        Args:
+            paths: Below the folder.
+            why: They are not read.
+        """
+        if paths:
+            first = self.absolute(min(paths))
+            count = "1 file" if len(paths) == 1 else f"{len(paths)} files"
+            raise FormatError(
+                f"{self.path}: {count} that {self._kind} should read, such as {first}: {why}; "
+                "--ignore GLOB (ignore=) leaves them out"
+            )
+
+    def leftovers(self) -> tuple[Leftover, ...]:
+        """All that is not read: a reason, a count and some paths each."""
+        read = self._also_read
+        for entry in sorted(self._entries, key=lambda entry: entry.sort_key):
+            is_known = self._names.match(entry.path) or entry.path in read
+            if not is_known and entry.name.lower() not in self._names.companions:
+                reason = f"{self._kind} does not read files of this name"
+                self._note(entry.path, entry.what or reason)
+        for entries, reason in ((self._excluded, IGNORED), (self._hidden, HIDDEN)):
+            for entry in sorted(entries, key=lambda entry: entry.sort_key):
+                if entry.path not in read:
+                    self._note(entry.path, reason)
+        left = (Leftover(reason, n, tuple(paths)) for reason, (n, paths) in self._left.items())
+        return tuple(left)
+
+    def _note(self, path: str, reason: str) -> None:
+        count, paths = self._left.get(reason, (0, []))
+        if count < MOST_LEFTOVER_PATHS:
+            paths.append(path)
+        self._left[reason] = count + 1, paths
+
+
+def is_split(name: str) -> bool:
+    """Whether a folder has a name as parts of datasets have, such as "train"."""
+    return _SPLIT.fullmatch(name) is not None
+
+
+def check_strict(leftovers: Sequence[Leftover]) -> None:
+    """Raises FormatError if anything is left over but hidden and ignored entries."""
+    left = [of for of in leftovers if of.reason not in _EXCUSED]
+    if left:
+        count = sum(of.count for of in left)
+        reasons = "; ".join(f"{of.reason}: {', '.join(of.paths[:_SHOWN])}" for of in left)
+        raise FormatError(
+            f"strict: {count} entries of the input are not read: {reasons}; "
+            "--ignore GLOB (ignore=) names what may be left out"
+        )
+
+
+def _is_within(name: str, ignored: Collection[str]) -> bool:
+    return any(path == name or path.startswith(f"{name}/") for path in ignored)
+
+
+def _ignored(patterns: Iterable[str]) -> Callable[[str], bool]:
+    """Whether a path, its name, or a folder above it matches one of the patterns."""
+    texts = [fnmatch.translate(text.removeprefix("./").rstrip("/")) for text in patterns]
+    if not texts:
+        return lambda path: False
+    match = re.compile("|".join(texts)).match
+
+    def is_ignored(path: str) -> bool:
+        parts = path.split("/")
+        whole = (match("/".join(parts[:end])) for end in range(1, len(parts) + 1))
+        return any(map(match, parts)) or any(whole)
+
+    return is_ignored
+
+
+def _matcher(kinds: Mapping[str, Names]) -> Callable[[str], Sequence[str]]:
+    """The kinds that read a name; asked once for names that end alike."""
+    exact = {name for names in kinds.values() for name in names.names}
+    infixes = [names.infix for names in kinds.values() if names.infix]
+    known: dict[str, list[str]] = {}
+
+    def matches(name: str) -> list[str]:
+        name = name.lower()
+        key = ".".join(name.rsplit(".", 2)[1:])
+        if name in exact or any(infix in name for infix in infixes):
+            key = name
+        if key not in known:
+            known[key] = [kind for kind, names in kinds.items() if names.match(name)]
+        return known[key]
+
+    return matches

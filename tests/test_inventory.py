@@ -1,0 +1,377 @@
+"""Every entry of an input is read, reported or refused, whatever the kind."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import lmdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.feather
+import pyarrow.parquet
+import pytest
+from packing import encoded, noise, put, refused
+from reports.prelude import tar
+from safetensors.numpy import save_file
+
+import fastload
+from fastload.cli import main
+from fastload.formats.walk import walk
+from fastload.pack.inventory import HIDDEN, IGNORED
+
+TABLE = pa.table({"x": [1, 2], "y": [0.5, 1.5]})
+Made = Callable[[Path, int], None]
+
+
+def _tfrecord(path: Path, number: int) -> None:
+    from fastload.pack.sources.tfrecord import masked_crc
+
+    value = b"\x0a\x0f\x0a\x0d\x0a\x01x\x12\x08\x1a\x06\x0a\x04\x01\x02\x03\x04"
+    length = len(value).to_bytes(8, "little")
+    crcs = (masked_crc(length).to_bytes(4, "little"), masked_crc(value).to_bytes(4, "little"))
+    path.write_bytes(length + crcs[0] + value + crcs[1])
+
+
+def _hdf5(path: Path, number: int) -> None:
+    with h5py.File(path, "w") as file:
+        file["x"] = np.arange(3)
+
+
+def _megatron(path: Path, number: int) -> None:
+    path.write_bytes(np.arange(6, dtype="<u2").tobytes())
+    head = b"MMIDIDX\0\0" + (1).to_bytes(8, "little") + b"\x08"
+    counts = (2).to_bytes(8, "little") + (3).to_bytes(8, "little")
+    lengths = np.array([3, 3], "<i4").tobytes() + np.array([0, 6], "<i8").tobytes()
+    index = head + counts + lengths + np.array([0, 1, 2], "<i8").tobytes()
+    path.with_suffix(".idx").write_bytes(index)
+
+
+def _tar(path: Path, number: int) -> None:
+    tar(str(path), [(f"{number}.cls", b"1"), (f"{number}.bin", b"ab")])
+
+
+# Of each kind that reads several files of a folder: the suffix, how one is made, files of each.
+KINDS: dict[str, tuple[str, Made, int]] = {
+    "npy": (".npy", lambda path, n: np.save(path, np.arange(3)), 1),
+    "safetensors": (".safetensors", lambda path, n: save_file({"x": np.arange(3)}, path), 1),
+    "hdf5": (".h5", _hdf5, 1),
+    "megatron": (".bin", _megatron, 2),
+    "parquet": (".parquet", lambda path, n: pa.parquet.write_table(TABLE, path), 1),
+    "arrow": (".arrow", lambda path, n: pa.feather.write_feather(TABLE, path), 1),
+    "csv": (".csv", lambda path, n: pa.csv.write_csv(TABLE, path), 1),
+    "jsonl": (".jsonl", lambda path, n: put(path, b'{"x": 1}\n{"x": 2}\n'), 1),
+    "tar": (".tar", _tar, 1),
+    "tfrecord": (".tfrecord", _tfrecord, 1),
+    "imagefolder": (".png", lambda path, n: put(path, encoded(noise(4, 4, n), "PNG")), 1),
+}
+
+
+def _one_of_everything(folder: Path, skip: str) -> None:
+    """Files of each kind but one, links, hidden files, and a pipe and a socket no kind reads."""
+    for kind, (suffix, make, _) in KINDS.items():
+        if kind != skip:
+            where = folder / "others" / "deep"
+            where.mkdir(parents=True, exist_ok=True)
+            make(where / f"o{suffix}", 0)
+    put(folder / "notes.txt", b"x")
+    put(folder / "others/no suffix", b"x")
+    put(folder / "b/.hidden", b"x")
+    put(folder / ".git/objects/1.csv", b"x")
+    put(folder / "Thumbs.db", b"x")
+    (folder / "link.txt").symlink_to("notes.txt")
+    (folder / "gone.txt").symlink_to("nowhere.txt")
+    (folder / "b/up").symlink_to(folder)
+    (folder / "b/above").symlink_to(folder.parent)
+    (folder / "b/here").symlink_to(".")
+    os.mkfifo(folder / "pipe")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(folder / "s"))
+
+
+def _fill(kind: str, folder: Path) -> int:
+    """Files of the kind at several depths, hidden ones and linked ones; how many it reads."""
+    suffix, make, each = KINDS[kind]
+    names = ["b/1", "b/c/2", "b/c/10"]
+    names += [] if kind == "imagefolder" else ["0"]
+    for number, name in enumerate(names):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        make(folder / f"{name}{suffix}", number)
+    make(folder / f"b/.h{suffix}", 0)
+    outside = folder.parent / "outside"
+    outside.mkdir()
+    make(outside / f"7{suffix}", 7)
+    (folder / "b/linked").symlink_to(outside)
+    make(folder.parent / f"8{suffix}", 8)
+    for ending in {suffix} if each == 1 else {suffix, ".idx"}:
+        (folder / f"b/8{ending}").symlink_to(folder.parent / f"8{ending}")
+    return (len(names) + 2) * each
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_entries_read_and_entries_reported_are_the_entries_there(tmp_path: Path, kind: str) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    read = _fill(kind, folder)
+    _one_of_everything(folder, kind)
+    there = {entry.path for entry in walk(str(folder))}
+    # An oracle that knows nothing of the walk: find, which does not follow links to folders.
+    found = {
+        os.path.relpath(os.path.join(above, name), folder)
+        for above, folders, names in os.walk(folder)
+        for name in [*names, *(n for n in folders if os.path.islink(os.path.join(above, n)))]
+    }
+    linked = {f"b/linked/{name}" for name in os.listdir(tmp_path / "outside")}
+    assert there == found - {"b/linked"} | linked
+    options = {"allow_empty": True} if kind == "imagefolder" else {}
+    report = fastload.pack(folder, tmp_path / "out", kind=kind, **options)
+    reported = [path for left in report.leftovers for path in left.paths]
+    assert sum(left.count for left in report.leftovers) == len(reported) == len(set(reported))
+    assert set(reported) <= there
+    assert len(reported) + read == len(there)
+    reasons = {path: left.reason for left in report.leftovers for path in left.paths}
+    assert (reasons["pipe"], reasons["s"]) == ("a pipe", "a socket")
+    assert {reasons[f"b/{name}"] for name in ("up", "above", "here")} == {
+        "a link to a folder above"
+    }
+    assert reasons["gone.txt"].startswith("a link whose target cannot be resolved")
+    assert {reasons[n] for n in (".git/objects/1.csv", "Thumbs.db", "b/.hidden")} == {HIDDEN}
+    manifest = json.loads((tmp_path / "out/fastload.json").read_text())
+    assert manifest["leftovers"] == {
+        left.reason: {"count": left.count, "paths": list(left.paths)} for left in report.leftovers
+    }
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("what", ["pipe", "socket", "broken link"])
+def test_what_is_no_file_and_has_a_name_that_the_kind_reads_is_refused(
+    tmp_path: Path, kind: str, what: str
+) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    _fill(kind, folder)
+    path = folder / f"b/c/odd{KINDS[kind][0]}"
+    if what == "pipe":
+        os.mkfifo(path)
+    elif what == "socket":
+        short = Path(os.path.relpath(path))
+        with socket.socket(socket.AF_UNIX) as server:  # paths of sockets must be short
+            here = os.getcwd()
+            os.chdir(short.parent)
+            try:
+                server.bind(short.name)
+            finally:
+                os.chdir(here)
+    else:
+        path.symlink_to("nowhere")
+    text = refused(folder, tmp_path / "out", kind=kind)
+    assert text.startswith("FormatError")
+    assert str(path) in text
+    assert {"pipe": "a pipe", "socket": "a socket", "broken link": "cannot be resolved"}[
+        what
+    ] in text
+    report = fastload.pack(folder, tmp_path / "out", kind=kind, ignore="odd*")
+    (ignored,) = [left for left in report.leftovers if left.reason == IGNORED]
+    assert ignored.paths == (f"b/c/odd{KINDS[kind][0]}",)
+
+
+def test_strict_refuses_what_is_left_over_but_hidden_and_ignored_entries(tmp_path: Path) -> None:
+    for name in ("0.npy", ".hidden", "notes/a.txt", "notes/b.txt"):
+        put(tmp_path / "in" / name, b"x")
+    np.save(tmp_path / "in/0.npy", np.arange(3))
+    text = refused(tmp_path / "in", tmp_path / "out", strict=True)
+    assert "2 entries of the input are not read" in text
+    assert "notes/a.txt, notes/b.txt" in text
+    for ignore in ("*.txt", "notes", "notes/", "./notes/*", ["a.txt", "notes/b.*"]):
+        report = fastload.pack(
+            tmp_path / "in", tmp_path / "out", strict=True, ignore=ignore, overwrite=True
+        )
+        assert {left.reason: left.count for left in report.leftovers} == {HIDDEN: 1, IGNORED: 2}
+    command = ["pack", str(tmp_path / "in"), str(tmp_path / "o"), "--strict", "--ignore"]
+    assert main([*command, "a.txt"]) == 1
+    assert main([*command, "a.txt", "--ignore", "b.txt"]) == 0
+
+
+def test_append_adds_up_what_is_left_over_and_add_column_is_strict_about_records_only(
+    tmp_path: Path,
+) -> None:
+    for name in ("a", "b"):
+        put(tmp_path / name / "notes.txt", b"x")
+        np.save(tmp_path / name / "0.npy", np.arange(3))
+    out = tmp_path / "out"
+    fastload.pack({"x": np.arange(3)}, out)
+    report = fastload.add_column(out, tmp_path / "a", name="y")
+    assert [left.paths for left in report.leftovers] == [("notes.txt",)]
+    with pytest.raises(ValueError, match="not read"):
+        fastload.add_column(out, tmp_path / "b", name="z", strict=True)
+    report = fastload.pack(tmp_path / "a", tmp_path / "bare")
+    report = fastload.append(tmp_path / "b", tmp_path / "bare")
+    assert [(left.count, left.paths) for left in report.leftovers] == [(1, ("notes.txt",))]
+    manifest = json.loads((tmp_path / "bare/fastload.json").read_text())
+    (left,) = manifest["leftovers"].values()
+    assert left == {"count": 2, "paths": ["notes.txt", "notes.txt"]}
+    fastload.merge(tmp_path / "merged", [tmp_path / "bare", tmp_path / "bare"])
+    manifest = json.loads((tmp_path / "merged/fastload.json").read_text())
+    assert manifest["leftovers"]["npy does not read files of this name"]["count"] == 4
+
+
+def test_a_hundred_paths_are_kept_of_each_reason(tmp_path: Path) -> None:
+    for number in range(120):
+        put(tmp_path / f"in/{number}.txt", b"")
+    np.save(tmp_path / "in/0.npy", np.arange(3))
+    (left,) = fastload.pack(tmp_path / "in", tmp_path / "out").leftovers
+    assert (left.count, len(left.paths), left.paths[:2]) == (120, 100, ("0.txt", "1.txt"))
+
+
+# --- Which kind -------------------------------------------------------------------------------
+
+
+def test_two_possible_kinds_are_an_error_that_names_both(tmp_path: Path) -> None:
+    for number in range(4):
+        put(tmp_path / f"in/a/{number}.png", encoded(noise(4, 4, number), "PNG"))
+    put(tmp_path / "in/t.csv", b"x\n1\n")
+    text = refused(tmp_path / "in", tmp_path / "out")
+    assert "imagefolder (4 files, such as a/0.png) or csv (1 file, such as t.csv)" in text
+    assert "--from" in text
+    for kind, rows in (("csv", 1), ("imagefolder", 4)):
+        report = fastload.pack(tmp_path / "in", tmp_path / "out", kind=kind, overwrite=True)
+        assert (report.rows, report.kind, report.reason) == (rows, kind, "--from says so")
+    report = fastload.pack(tmp_path / "in", tmp_path / "out", resize=3, overwrite=True)
+    assert report.kind == "imagefolder"  # csv has no such option
+
+
+def test_the_report_says_which_kind_was_taken_and_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put(tmp_path / "x.csv", b"x\n1\n")
+    np.save(tmp_path / "y.npy", np.arange(3))
+    (tmp_path / "y.npy").rename(tmp_path / "y")
+    put(tmp_path / "z.bin", b"1234")
+    for name, options, kind, reason in (
+        ("x.csv", {}, "csv", "its name says so"),
+        ("y", {}, "npy", "its first bytes say so"),
+        ("z.bin", {"dtype": "u1", "shape": ()}, "raw", "--dtype and --shape are given"),
+    ):
+        report = fastload.pack(tmp_path / name, tmp_path / "out", overwrite=True, **options)
+        assert (report.kind, report.reason) == (kind, reason)
+    assert main(["pack", str(tmp_path / "x.csv"), str(tmp_path / "o")]) == 0
+    assert "read as csv: its name says so" in capsys.readouterr().err
+    assert main(["pack", str(tmp_path / "x.csv"), str(tmp_path / "o2"), "--dry-run"]) == 0
+    assert "read as csv: its name says so" in capsys.readouterr().err
+
+
+# --- Folders in folders -----------------------------------------------------------------------
+
+
+def test_files_below_a_folder_come_in_natural_order_as_open_reads_them(tmp_path: Path) -> None:
+    for number, name in enumerate(["x2", "x10", "b/x1", "b10/x", "b2/x", "x2/a", "x2/c/a"]):
+        (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
+        np.save(tmp_path / f"in/{name}.npy", np.array([number]))
+    dataset = fastload.open(tmp_path / "in")
+    rows = [int(dataset[row]) for row in range(len(dataset))]
+    assert rows == [2, 4, 3, 5, 6, 0, 1]
+    fastload.pack(tmp_path / "in", tmp_path / "out")
+    out = fastload.open(tmp_path / "out")
+    assert [int(out[row]) for row in range(len(out))] == rows
+
+
+@pytest.mark.parametrize("names", [("train", "val"), ("Train", "TEST"), ("train2017", "val2017")])
+@pytest.mark.parametrize("kind", ["csv", "imagefolder", "npy"])
+def test_folders_that_look_like_splits_are_refused(
+    tmp_path: Path, kind: str, names: tuple[str, str]
+) -> None:
+    suffix, make, _ = KINDS[kind]
+    for name in names:
+        where = tmp_path / "in" / name / "n01"
+        where.mkdir(parents=True)
+        make(where / f"0{suffix}", 0)
+    text = refused(tmp_path / "in", tmp_path / "out")
+    first, second = sorted(names)
+    assert f"pack {tmp_path}/in/{first}, then append {tmp_path}/in/{second}" in text
+    fastload.pack(tmp_path / "in" / first, tmp_path / "out")
+    fastload.append(tmp_path / "in" / second, tmp_path / "out", split=second)
+
+
+def test_a_folder_of_packed_folders_names_them(tmp_path: Path) -> None:
+    for name in ("train", "val"):
+        fastload.pack(np.arange(3), tmp_path / "data" / name)
+    names = f"holds packed datasets: {tmp_path}/data/train, {tmp_path}/data/val"
+    assert names in refused(tmp_path / "data", tmp_path / "out")
+    with pytest.raises(fastload.FormatError, match=names):
+        fastload.open(tmp_path / "data")
+    with pytest.raises(fastload.FormatError, match=names):
+        fastload.TokenDataset(tmp_path / "data", 2)
+
+
+def test_environments_and_mds_folders_in_subfolders_are_named(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / "in" / name).mkdir(parents=True)
+        with lmdb.open(str(tmp_path / "in" / name)) as made, made.begin(write=True) as entries:
+            entries.put(b"k", b"v")
+    text = refused(tmp_path / "in", tmp_path / "out")
+    assert f"2 files of such names lie in {tmp_path}/in/a, {tmp_path}/in/b; pack one" in text
+    report = fastload.pack(tmp_path / "in/a", tmp_path / "out", strict=True)
+    assert (report.rows, report.leftovers) == (1, ())
+
+
+def test_links_to_the_root_and_above_it_mix_no_classes(tmp_path: Path) -> None:
+    for name in ("a/0", "b/1"):
+        put(tmp_path / f"in/{name}.png", encoded(noise(4, 4), "PNG"))
+    (tmp_path / "in/a/root").symlink_to("..")
+    (tmp_path / "in/b/above").symlink_to("../..")
+    (tmp_path / "in/b/again").symlink_to(tmp_path / "in/b")
+    report = fastload.pack(tmp_path / "in", tmp_path / "out")
+    dataset = fastload.open(tmp_path / "out")
+    assert [int(label) for _, label in map(dataset.__getitem__, range(len(dataset)))] == [0, 1]
+    assert report.leftovers[0].paths == ("a/root", "b/above", "b/again")
+    shutil.rmtree(tmp_path / "out")
+    (tmp_path / "in/c").symlink_to("gone")
+    assert "in/c: a link to a class folder" in refused(tmp_path / "in", tmp_path / "out")
+
+
+def test_images_beside_the_class_folders_are_refused(tmp_path: Path) -> None:
+    for name in ("a/0", "b/1", "cover"):
+        put(tmp_path / f"in/{name}.png", encoded(noise(4, 4), "PNG"))
+    assert "cover.png: it lies in no class folder" in refused(tmp_path / "in", tmp_path / "out")
+    report = fastload.pack(tmp_path / "in", tmp_path / "out", ignore=["cover.png"], strict=True)
+    assert report.rows == 2
+
+
+def test_files_that_an_index_does_not_name_are_refused(tmp_path: Path) -> None:
+    from test_source_arrow import save_to_disk
+
+    save_to_disk(tmp_path / "in", pa.table({"x": list(range(10))}), {})
+    shutil.copy(tmp_path / "in/data-00000-of-00002.arrow", tmp_path / "in/cache-1.arrow")
+    report = fastload.pack(tmp_path / "in", tmp_path / "out")
+    assert [left.paths for left in report.leftovers] == [("cache-1.arrow",)]
+    shutil.copy(tmp_path / "in/data-00000-of-00002.arrow", tmp_path / "in/data-7.arrow")
+    text = refused(tmp_path / "in", tmp_path / "out2")
+    assert "data-7.arrow: state.json does not name it" in text
+
+
+def test_a_file_where_a_folder_is_needed(tmp_path: Path) -> None:
+    put(tmp_path / "x.png", encoded(noise(4, 4), "PNG"))
+    text = refused(tmp_path / "x.png", tmp_path / "out", kind="imagefolder")
+    assert "imagefolder needs a folder" in text
+
+
+def test_examples_of_what_a_walk_must_stand(tmp_path: Path) -> None:
+    odd = os.fsdecode(b"in/\xff.txt")
+    put(tmp_path / odd, b"x")
+    put(tmp_path / "in/new\nline", b"x")
+    (tmp_path / "in/loop").symlink_to("loop")
+    buffer = io.BytesIO()
+    np.save(buffer, np.arange(3))
+    for name in ("a", "a1", "a1b", "a1b2"):  # names that begin alike
+        put(tmp_path / f"in/{name}/x.npy", buffer.getvalue())
+    report: Any = fastload.pack(tmp_path / "in", tmp_path / "out")
+    assert report.rows == 12
+    assert sum(left.count for left in report.leftovers) == 3
