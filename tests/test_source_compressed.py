@@ -19,7 +19,7 @@ from packing import content, damaged, put, refused, same_bytes, samples_of
 
 import fastload
 from fastload.pack.opening import open_input
-from fastload.pack.sources import csv, jsonl, unpacked
+from fastload.pack.sources import csv_rows, jsonl, unpacked
 from fastload.pack.sources.unpacked import Unpacked
 
 if sys.version_info >= (3, 14):
@@ -41,7 +41,7 @@ def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unpacked, "_PIECE_BYTES", 1000)
     monkeypatch.setattr(unpacked, "_PACKED_BYTES", 100)
     monkeypatch.setattr(jsonl, "_BLOCK_BYTES", 700)
-    monkeypatch.setattr(csv, "_BLOCK_BYTES", 700)
+    monkeypatch.setattr(csv_rows, "_BLOCK_BYTES", 700)
 
 
 def lines(first: int = 0) -> bytes:

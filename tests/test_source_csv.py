@@ -15,11 +15,13 @@ import fastload
 
 ROWS = 300
 csv_source = importlib.import_module("fastload.pack.sources.csv")
+csv_rows = importlib.import_module("fastload.pack.sources.csv_rows")
+csv_types = importlib.import_module("fastload.pack.sources.csv_types")
 
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(csv_source, "_BLOCK_BYTES", 700)
+    monkeypatch.setattr(csv_rows, "_BLOCK_BYTES", 700)
     monkeypatch.setattr(csv_source, "_INFERRED_BYTES", 1)
 
 
@@ -82,16 +84,16 @@ def test_what_a_column_holds_follows_from_several_blocks(
 ) -> None:
     monkeypatch.setattr(csv_source, "_INFERRED_BYTES", 20_000)
     (tmp_path / "a.csv").write_text("a,b\n" + f"{early},1\n" * 900 + f"{late},1\n" * 300)
-    own, tried = csv_source._fits, []
+    own, tried = csv_types._fits, []
 
     def noted(*arguments: Any) -> Any:
         tried.append(arguments[-1])
         return own(*arguments)
 
-    monkeypatch.setattr(csv_source, "_fits", noted)
+    monkeypatch.setattr(csv_types, "_fits", noted)
     fastload.pack(tmp_path / "a.csv", tmp_path / "out")
     assert len(tried) == 1  # not what a block has ruled out
-    monkeypatch.setattr(csv_source, "_BLOCK_BYTES", 1 << 20)
+    monkeypatch.setattr(csv_rows, "_BLOCK_BYTES", 1 << 20)
     fastload.pack(tmp_path / "a.csv", tmp_path / "one")
     for out in ("out", "one"):
         assert str(fastload.open(tmp_path / out).fields[0]) == want
@@ -136,11 +138,11 @@ def test_files_that_are_no_tables(tmp_path: Path) -> None:
     path, out = tmp_path / "a.csv", tmp_path / "out"
     path.write_bytes(b"")
     damaged(path, out, "a.csv: there is no line of column names")
-    for start in (b"a,a\n", b"a,\n", b"\xef\xbb\xbf\na,b\n"):
+    for start in (b"a,a\n", b"\xef\xbb\xbf\na,a\n", b"Unnamed: 1,\n"):
         path.write_bytes(start + b"1,2\n")
         damaged(path, out, "a.csv: line 1", "--columns")
     path.write_text('a,b\n1,"never\nclosed\n')
-    damaged(path, out, "a.csv: from byte 4 on: a quote is never closed")
+    damaged(path, out, "a.csv: line 2, at byte 4: a quote is never closed")
     path.write_bytes(b"a,b\r1,2\r3,4\r")
     damaged(path, out, "a.csv: its lines end in a carriage return alone")
     path.write_bytes(b"a" * 200_000)
@@ -153,16 +155,18 @@ def test_files_that_are_no_tables(tmp_path: Path) -> None:
 def test_a_stray_quote_does_not_hold_the_rest_of_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(csv_source, "_BLOCK_BYTES", 1 << 16)
-    monkeypatch.setattr(csv_source, "_LONGEST_ROW", 1 << 20)
-    own, looked_at = csv_source._row_ends, []
+    monkeypatch.setattr(csv_rows, "_BLOCK_BYTES", 1 << 16)
+    monkeypatch.setattr(csv_rows, "_LONGEST_ROW", 1 << 20)
+    own, looked_at = csv_rows.RowScanner.ends, []
 
-    def counted(content: bytes, is_open: bool) -> Any:
+    def counted(scanner: Any, content: bytes, **options: Any) -> Any:
         looked_at.append(len(content))
-        return own(content, is_open)
+        return own(scanner, content, **options)
 
-    monkeypatch.setattr(csv_source, "_row_ends", counted)
+    monkeypatch.setattr(csv_rows.RowScanner, "ends", counted)
     path = tmp_path / "a.csv"
-    path.write_text('a,b\n1,5" disk\n' + "2,text\n" * 1_000_000)
-    damaged(path, tmp_path / "out", "a.csv: from byte 4 on: a row of more than 1 MiB, or a quote")
+    path.write_text('a,b\n1,"5 disk\n' + "2,text\n" * 1_000_000)
+    damaged(
+        path, tmp_path / "out", "a.csv: line 2, at byte 4: a row of more than 1 MiB, or a quote"
+    )
     assert sum(looked_at) <= (1 << 20) + (1 << 16)  # each byte once

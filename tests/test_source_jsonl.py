@@ -72,7 +72,9 @@ def test_lines_are_found_whatever_the_blocks(
             if line not in ("", "\r"):
                 want.append((start, len(line), number))
             start += len(line) + 1
-        assert list(zip(*(of.tolist() for of in jsonl._lines(str(path))), strict=True)) == want
+        assert (
+            list(zip(*(of.tolist() for of in jsonl._lines(str(path), None)), strict=True)) == want
+        )
 
 
 def test_dtypes_and_ragged_fields_are_what_is_said(tmp_path: Path) -> None:

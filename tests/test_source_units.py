@@ -41,7 +41,7 @@ def write_arrow(path: Path, of: Any) -> None:
 
 
 def write_csv(path: Path, of: Any) -> None:
-    lines = (f"{row['x']:06},{row['t']}\n" for row in of.to_pylist())
+    lines = (f"{row['x']},{row['t']}".ljust(16) + "\n" for row in of.to_pylist())
     path.write_text("x,t\n" + "".join(lines))
 
 

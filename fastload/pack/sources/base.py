@@ -187,6 +187,8 @@ class Source(abc.ABC):
         ragged_bytes: The mean size of the ragged fields of a sample, estimated.
         reason: Why it is of this kind; empty where there is no other one.
         leftovers: What is not read of the input.
+        guessed: Names of fields whose dtypes the input does not say, so that they follow from some
+            of its values.
     """
 
     kind: str
@@ -199,6 +201,7 @@ class Source(abc.ABC):
     ragged_bytes: int = 0
     reason: str = ""
     leftovers: tuple[Leftover, ...] = ()
+    guessed: tuple[str, ...] = ()
 
     @property
     def sample_bytes(self) -> int:

@@ -321,6 +321,7 @@ def open_batches(
     notices: Sequence[str] = (),
     row_bytes: int = 0,
     wanted: Wanted = ALL,
+    guessed: Sequence[str] = (),
 ) -> BatchesSource:
     """A source of units that have the columns of a pyarrow schema.
 
@@ -335,6 +336,7 @@ def open_batches(
         row_bytes: What a row takes on average as far as the files say it; rows that are looked at
             may say more.
         wanted: The fields that are read.
+        guessed: As in `Source`.
 
     Raises:
         FormatError: a file is damaged.
@@ -372,6 +374,7 @@ def open_batches(
         rows=sum(unit.rows for unit in units),
         classes=found.classes,
         notices=tuple(notices),
+        guessed=tuple(guessed),
         ragged_bytes=sum(means),
         reader=reader,
         units=tuple(filled),

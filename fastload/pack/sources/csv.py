@@ -7,36 +7,24 @@ import io
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from fastload.errors import FormatError
-from fastload.formats.dtypes import TEXT_NAMES
-from fastload.formats.extents import Int64Array
 from fastload.formats.files import suffix
-from fastload.pack.cast import cast_target
 from fastload.pack.inventory import Inventory, Names
-from fastload.pack.sources.arrow_columns import numbers
 from fastload.pack.sources.batches import BatchesSource, Reader, Unit, open_batches
-from fastload.pack.sources.kind import DTYPES, Kind, Option, library
-from fastload.pack.sources.records import OpenFiles
-from fastload.pack.sources.unpacked import (
-    blocks,
-    byte_of,
-    drop_half_read,
-    or_compressed,
-    plain_name,
-    text_files,
-)
+from fastload.pack.sources.csv_rows import CsvText
+from fastload.pack.sources.csv_types import ColumnTypes
+from fastload.pack.sources.kind import DTYPES, ENCODING, Kind, Option, library
+from fastload.pack.sources.text_encoding import encoding_named, not_utf8
+from fastload.pack.sources.unpacked import drop_half_read, or_compressed, plain_name, text_files
 from fastload.pack.sources.wanted import ALL, Wanted
 
 _SUFFIXES = (".csv", ".tsv", ".tab")
-_BLOCK_BYTES = 1 << 20
 _INFERRED_BYTES = 8 << 20
-_LONGEST_ROW = 256 << 20
 _ROW = re.compile(r"Row #(\d+)(?:: )?")
+_COLUMN = re.compile(r"In CSV column #(\d+): ")
 
 
 @dataclass(frozen=True)
@@ -45,18 +33,18 @@ class CsvReader(Reader):
 
     Attributes:
         names: Of the columns.
-        delimiter: Between values.
+        text: How rows are written.
         types: Names and pyarrow types of the columns that are read.
     """
 
     names: tuple[str, ...]
-    delimiter: str
-    types: tuple[tuple[str, Any], ...]
+    text: CsvText
+    types: tuple[tuple[str, Any], ...] = ()
 
     def batches(self, unit: Unit, start: int, each: int, columns: Sequence[str]) -> Iterator[Any]:
         """Parses the whole block."""
         types = {name: kind for name, kind in self.types if name in columns}
-        table = self.parse(_read(unit), types, unit)
+        table = self.parse(self.text.read(unit), types, unit)
         yield from table.combine_chunks().slice(start).to_batches(each)
 
     def parse(
@@ -83,7 +71,7 @@ class CsvReader(Reader):
                     column_names=list(self.names),
                     block_size=len(content) + 1,
                 ),
-                arrow_csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True),
+                arrow_csv.ParseOptions(delimiter=self.text.delimiter, newlines_in_values=True),
                 arrow_csv.ConvertOptions(
                     column_types=types,
                     null_values=[""],
@@ -92,22 +80,26 @@ class CsvReader(Reader):
                 ),
             )
         except pyarrow.ArrowInvalid as error:
-            text = str(error)
-            found = _ROW.search(text)
-            where = f"{unit.path}: from {byte_of(unit.path, unit.offset)} on"
-            if found is not None:
-                where = _line(unit, content, int(found[1]) - 1)
-                text = _ROW.sub("", text)
-            number = re.search(r"In CSV column #(\d+): ", text)
-            if number is not None:
-                name = self.names[int(number[1])]
-                text = text.replace(number[0], f"column {name!r}: ")
-                text += "; --dtypes NAME=DTYPE (dtypes=) says what a column holds"
-            raise FormatError(f"{where}: {text}") from error
+            raise self._failure(str(error), content, unit) from error
+
+    def _failure(self, text: str, content: bytes, unit: Unit) -> FormatError:
+        """The error of pyarrow with the line that it is about."""
+        found = _ROW.search(text)
+        if found is None:
+            return FormatError(f"{self.text.line(unit.path, unit.offset)}: from here on: {text}")
+        where = self.text.where(unit, content, int(found[1]) - 1)
+        text = _ROW.sub("", text)
+        if (number := _COLUMN.search(text)) is not None:
+            column = f"column {self.names[int(number[1])]!r}"
+            if "invalid UTF8" in text:
+                return not_utf8(f"{where}: {column}", "it holds other bytes")
+            text = text.replace(number[0], f"{column}: ")
+            text += "; --dtypes NAME=DTYPE (dtypes=) says what a column holds"
+        return FormatError(f"{where}: {text}")
 
     def where(self, unit: Unit, row: int) -> str:
         """The line of a row."""
-        return _line(unit, _read(unit), row)
+        return self.text.where(unit, self.text.read(unit), row)
 
 
 def open_csv(
@@ -116,6 +108,7 @@ def open_csv(
     delimiter: str | None = None,
     columns: Sequence[str] | None = None,
     dtypes: Mapping[str, Any] | None = None,
+    encoding: str | None = None,
     strict: bool = False,
     wanted: Wanted = ALL,
 ) -> BatchesSource:
@@ -123,8 +116,9 @@ def open_csv(
 
     Files may be compressed, as `.gz` or `.zst` behind that tells.
 
-    A sample is a dict with a key for each column. What a column holds follows from the first
-    megabytes: int64, float64, bool, dates, text.
+    A sample is a dict with a key for each column; columns without a name are named as pandas does
+    it, such as "Unnamed: 0". What a column holds follows from the first megabytes: int64, float64,
+    bool, dates, times, text.
 
     Args:
         inventory: The file or folder.
@@ -132,157 +126,92 @@ def open_csv(
             "tab" are tabs.
         columns: Their names, for files without a line of them.
         dtypes: What columns hold, by name; "text" leaves them as they are.
+        encoding: Of the text; None is UTF-8.
         strict: Nothing is left out in any case.
         wanted: The fields that are read.
 
     Raises:
-        FormatError: with the line: it has more or fewer values, or one of another kind, or none.
-        ValueError: a dtype or column is not known.
+        FormatError: with the line: it has more or fewer values, or one of another kind, or none; or
+            the text is not in its encoding.
+        ValueError: a dtype, column or encoding is not known.
         ImportError: pyarrow, or the package of Zstandard, is not installed.
     """
     pyarrow = library("pyarrow", "parquet")
     paths = text_files(inventory)
-    if delimiter is None:
-        delimiter = "\t" if suffix(plain_name(paths[0])) in (".tsv", ".tab") else ","
-    delimiter = {"\\t": "\t", "tab": "\t"}.get(delimiter, delimiter)
-    if len(delimiter) != 1:
-        raise ValueError(f"delimiter must be one character, not {delimiter!r}")
-    names: tuple[str, ...] = tuple(columns or ())
-    reader = CsvReader(names, delimiter, ())
-    known: dict[str, Any] | None = None
+    encoding = encoding_named(encoding)
+    text = CsvText(
+        _delimiter(delimiter, paths[0]),
+        encoding,
+        is_checked=encoding is None and wanted.names is None,
+    )
+    given = dict(dtypes or {})
+    names = _named(columns or ())
+    if columns is not None:
+        _check_names("columns", names, wanted)
+    reader = CsvReader(names, text)
+    types: ColumnTypes | None = None
     units: list[Unit] = []
     for file in paths:
         first, number = 0, 0
-        for unit, content in _blocks(file, names if columns is not None else None):
+        for unit, content in text.blocks(file, has_names=columns is None):
             if unit.rows < 0:  # the names of the columns
-                found = _names(unit, content, delimiter, wanted)
+                found = _names(unit, content, text.delimiter, wanted)
                 if names and found != names:
                     raise FormatError(f"{paths[0]} and {file} differ in their columns")
-                names, reader = found, CsvReader(found, delimiter, ())
+                names, reader = found, CsvReader(found, text)
                 continue
-            if known is None:
+            if types is None:
                 try:
-                    known = _types(pyarrow, reader, _head(unit), dict(dtypes or {}), wanted)
+                    types = ColumnTypes.of(reader, _head(text, unit), given, wanted)
                 finally:
                     drop_half_read((file,))  # an error would leave it open
-            table = reader.parse(content, known, unit)
-            _check_integers(pyarrow, table, reader, content, unit, dtypes or {})
+            table = reader.parse(content, types.by_name, unit)
+            types.check(reader, table, content, unit)
             rows = table.num_rows
             units.append(Unit(file, number, rows, first, unit.offset, unit.size_bytes))
             first, number = first + rows, number + 1
     if not names:
         raise FormatError(f"{paths[0]}: there is no line of column names")
     wanted.check(names)
-    read = [name for name in names if wanted.takes(name)]
-    types = tuple((name, (known or {}).get(name, pyarrow.string())) for name in read)
-    reader = CsvReader(names, delimiter, types)
-    schema = pyarrow.schema(types)
-    shaping = {"dtypes": {name: str(dtype) for name, dtype in dtypes.items()}} if dtypes else {}
-    return open_batches("csv", reader, units, schema, shaping=shaping, wanted=wanted)
+    known = types.by_name if types is not None else {}
+    read = [(name, known.get(name, pyarrow.string())) for name in names if wanted.takes(name)]
+    shaping: dict[str, Any] = {} if encoding is None else {"encoding": encoding}
+    if given:
+        shaping["dtypes"] = {name: str(dtype) for name, dtype in given.items()}
+    return open_batches(
+        "csv",
+        replace(reader, types=tuple(read)),
+        units,
+        pyarrow.schema(read),
+        shaping=shaping,
+        wanted=wanted,
+        guessed=[name for name, _ in read if name not in given],
+    )
 
 
-def _head(first: Unit) -> list[Unit]:
+def _delimiter(given: str | None, path: str) -> str:
+    if given is None:
+        return "\t" if suffix(plain_name(path)) in (".tsv", ".tab") else ","
+    delimiter = {"\t": "\t", "tab": "\t"}.get(given, given)
+    if len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n\0':
+        raise ValueError(f"delimiter must be one character of ASCII, not {given!r}")
+    return delimiter
+
+
+def _head(text: CsvText, first: Unit) -> list[Unit]:
     """The blocks of the first megabytes."""
     end = first.offset + _INFERRED_BYTES
-    units = (unit for unit, _ in _blocks(first.path, (), first.offset))
+    units = (unit for unit, _ in text.blocks(first.path, has_names=False, offset=first.offset))
     return list(itertools.takewhile(lambda unit: unit.offset < end, units))
-
-
-def _types(
-    pyarrow: Any, reader: CsvReader, head: Sequence[Unit], dtypes: dict[str, Any], wanted: Wanted
-) -> dict[str, Any]:
-    """What the wanted columns hold, as some blocks have it, unless it is given."""
-    wanted.check(reader.names)
-    read = [name for name in reader.names if wanted.takes(name)]
-    given = {name: _given_type(pyarrow, reader, name, dtype) for name, dtype in dtypes.items()}
-    given = {name: kind for name, kind in given.items() if name in read}
-    seen: dict[str, set[Any]] = {name: set() for name in read}
-    for unit in head:
-        for of in reader.parse(_read(unit), given, unit, read).schema:
-            seen[of.name] |= set() if pyarrow.types.is_null(of.type) else {of.type}
-    known = dict(given)
-    for name, kinds in seen.items():
-        if name not in given:
-            # A block that holds a later kind cannot be read as an earlier one.
-            inferred = _inferred(pyarrow)
-            first = max((inferred.index(kind) for kind in kinds if kind in inferred), default=0)
-            fitting = (kind for kind in inferred[first:] if _fits(reader, head, name, kind))
-            kind = kinds.pop() if len(kinds) == 1 else next(fitting) if kinds else pyarrow.string()
-            known[name] = kind
-    return known
-
-
-def _given_type(pyarrow: Any, reader: CsvReader, name: str, dtype: Any) -> Any:
-    """The type of pyarrow that a column is parsed as; what pyarrow lacks is cast afterwards.
-
-    Raises:
-        ValueError: there is no such column, or text cannot be read as that dtype.
-    """
-    if name not in reader.names:
-        names = ", ".join(reader.names)
-        raise ValueError(f"dtypes: there is no column {name!r}; the columns are {names}")
-    if str(dtype) in TEXT_NAMES:
-        return pyarrow.string()
-    if str(dtype).startswith("datetime64"):
-        try:
-            return pyarrow.from_numpy_dtype(np.dtype(dtype))
-        except (TypeError, pyarrow.ArrowException) as error:
-            raise ValueError(f"dtypes: column {name!r}: {dtype!r} is no time: {error}") from error
-    try:
-        known = cast_target(dtype)
-    except ValueError as error:
-        raise ValueError(f"dtypes: column {name!r}: {error}; text and datetime64[s] too") from None
-    if known.startswith("complex"):
-        raise ValueError(f"dtypes: column {name!r}: {known} cannot be read from text")
-    wide = "float" in known and known not in ("float32", "float64")
-    return pyarrow.from_numpy_dtype(np.dtype("float64" if wide else known))
-
-
-def _inferred(pyarrow: Any) -> list[Any]:
-    """What pyarrow takes a column for, if all of it can be read so; the first that fits."""
-    times = [pyarrow.timestamp("s"), pyarrow.timestamp("ns")]
-    zoned = [pyarrow.timestamp("s", "UTC"), pyarrow.timestamp("ns", "UTC")]
-    numbers = [pyarrow.int64(), pyarrow.bool_(), pyarrow.date32(), pyarrow.time32("s")]
-    return [*numbers, *times, *zoned, pyarrow.float64(), pyarrow.string(), pyarrow.binary()]
-
-
-def _fits(reader: CsvReader, head: Sequence[Unit], name: str, kind: Any) -> bool:
-    """Whether a column of some blocks can be read so."""
-    try:
-        for unit in head:
-            reader.parse(_read(unit), {name: kind}, unit)
-    except FormatError:
-        return False
-    return True
-
-
-def _check_integers(
-    pyarrow: Any,
-    table: Any,
-    reader: CsvReader,
-    content: bytes,
-    unit: Unit,
-    dtypes: Mapping[str, Any],
-) -> None:
-    """Raises FormatError for an integer that pyarrow rounds, for it takes large ones for floats."""
-    for of in table.schema:
-        if of.type != pyarrow.float64() or of.name in dtypes:
-            continue
-        values = numbers(table.column(of.name).combine_chunks().fill_null(0))
-        large = np.flatnonzero(np.abs(values) > 2.0**53)
-        if len(large):
-            texts = reader.parse(content, {of.name: pyarrow.string()}, unit).column(of.name)
-            for row in large.tolist():
-                if re.fullmatch(r"[+-]?\d+", texts[row].as_py()):
-                    raise FormatError(
-                        f"{_line(unit, content, row)}: column {of.name!r}: {texts[row]} is an "
-                        "integer that neither int64 nor float64 holds, or stands among floats; "
-                        "--dtypes NAME=DTYPE (dtypes=) says what the column holds"
-                    )
 
 
 def _names(unit: Unit, content: bytes, delimiter: str, wanted: Wanted) -> tuple[str, ...]:
     text = content.decode("utf-8-sig", "replace").lstrip("\r\n")
+    if "\0" in text:
+        raise FormatError(
+            f"{unit.path}: its first line holds zero bytes, as text in UTF-16 does; --encoding "
+            "utf-16-le (encoding=) reads that"
+        )
     lines = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
     try:
         names, more = tuple(next(lines, ())), next(lines, None)
@@ -292,91 +221,25 @@ def _names(unit: Unit, content: bytes, delimiter: str, wanted: Wanted) -> tuple[
         raise FormatError(
             f"{unit.path}: its lines end in a carriage return alone; write it anew with newlines"
         )
-    taken = [name for name in names if wanted.takes(name)]
-    if not names or "" in taken or len(set(taken)) < len(taken):
-        raise FormatError(
-            f"{unit.path}: line 1: the names of the columns are {', '.join(map(repr, names))}; "
-            "each needs one of its own (--columns gives them, where the file has none)"
-        )
+    names = _named(names)
+    _check_names(f"{unit.path}: line 1", names, wanted)
     return names
 
 
-def _blocks(
-    path: str, names: tuple[str, ...] | None, offset: int = 0
-) -> Iterator[tuple[Unit, bytes]]:
-    """Whole rows of some megabytes each; before them, with -1 rows, the names of the columns."""
-    content = bytearray()  # in which no row ends, before more is read
-    is_named, is_open = names is not None, False
-    for piece in itertools.chain(blocks(path, _BLOCK_BYTES, offset), [b""]):
-        ends, is_open = _row_ends(piece, is_open)
-        ends += len(content)
-        content += piece
-        if not is_named:  # blank lines before the names belong to them
-            ends = ends[ends >= len(content) - len(content.lstrip(b"\r\n"))]
-        if not is_named and (len(ends) or not piece):
-            size = int(ends[0]) + 1 if len(ends) else len(content)
-            if content[:size].strip(b"\r\n"):
-                yield Unit(path, -1, -1, 0, offset, size), bytes(content[:size])
-            del content[:size]
-            offset, is_named, ends = offset + size, True, ends[1:] - size
-        size = int(ends[-1]) + 1 if len(ends) else 0
-        if not piece:
-            if is_open:
-                where = f"from {byte_of(path, offset)} on"
-                raise FormatError(f"{path}: {where}: a quote is never closed")
-            size = len(content)
-        rows = bytes(content[:size])
-        if rows.strip(b"\r\n"):
-            yield Unit(path, 0, 0, 0, offset, size), rows
-        del content[:size]
-        offset += size
-        if len(content) > _LONGEST_ROW:  # else all that is left of the file would be held
-            what = "a quote that is never closed" if is_open else "no newline"
-            raise FormatError(
-                f"{path}: from {byte_of(path, offset)} on: a row of more than "
-                f"{_LONGEST_ROW >> 20} MiB, or {what}"
-            )
+def _named(names: Sequence[str]) -> tuple[str, ...]:
+    """The names of columns; those without one get that of pandas."""
+    return tuple(name or f"Unnamed: {number}" for number, name in enumerate(names))
 
 
-def _row_ends(content: bytes, is_open: bool = False) -> tuple[Int64Array, bool]:
-    """Where rows end, and whether a quote is open at the end; newlines in quotes end nothing.
-
-    Args:
-        content: To look at.
-        is_open: Whether a quote is, at its start.
-    """
-    if b'"' not in content:
-        end = b"" if is_open else content
-        return np.flatnonzero(np.frombuffer(end, np.uint8) == ord("\n")), is_open
-    codes = np.frombuffer(content, np.uint8)
-    is_end = codes == ord("\n")
-    inside = np.logical_xor.accumulate(codes == ord('"')) ^ is_open
-    return np.flatnonzero(is_end & ~inside), bool(inside[-1])
-
-
-def _line(unit: Unit, content: bytes, row: int) -> str:
-    """The place of a row of a block, counted without blank lines."""
-    ends, _ = _row_ends(content)
-    start = 0
-    for end in [*ends.tolist(), len(content)]:
-        if content[start : end + 1].strip(b"\r\n"):
-            if row == 0:
-                break
-            row -= 1
-        start = end + 1
-    before, left = content[:start].count(b"\n"), unit.offset
-    for piece in blocks(unit.path, _BLOCK_BYTES):
-        before, left = before + piece[:left].count(b"\n"), max(left - len(piece), 0)
-        if not left:
-            break
-    return f"{unit.path}: line {before + 1}, at {byte_of(unit.path, unit.offset + start)}"
-
-
-def _read(unit: Unit) -> bytes:
-    with OpenFiles() as files:
-        content = files.read(unit.path, unit.offset, unit.size_bytes)
-        files.leave()
-    return content
+def _check_names(where: str, names: Sequence[str], wanted: Wanted) -> None:
+    """Raises FormatError if two columns that are read have one name, or there is none."""
+    taken = [name for name in names if wanted.takes(name)]
+    if not names or len(set(taken)) < len(taken):
+        raise FormatError(
+            f"{where}: the names of the columns are {', '.join(map(repr, names))}; each needs one "
+            "of its own (--columns gives them, where the file has none; --fields leaves columns "
+            "out)"
+        )
 
 
 KIND = Kind(
@@ -386,6 +249,7 @@ KIND = Kind(
     lambda path: path.holds(*or_compressed(*_SUFFIXES)),
     (
         DTYPES,
+        ENCODING,
         Option("delimiter", "between values (default: tabs for .tsv, else commas)"),
         Option("columns", "their names, where the files have no line of them", "names"),
     ),

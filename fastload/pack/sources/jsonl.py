@@ -13,10 +13,11 @@ from fastload.formats.files import AnyPath
 from fastload.pack.inventory import Inventory, Names
 from fastload.pack.sources.images import BadRecordError
 from fastload.pack.sources.json_values import parse_json
-from fastload.pack.sources.kind import DTYPE, DTYPES, RAGGED, Kind, Option
+from fastload.pack.sources.kind import DTYPE, DTYPES, ENCODING, RAGGED, Kind, Option
 from fastload.pack.sources.records import Decoder, FileRecords, RecordsSource, open_records
+from fastload.pack.sources.text_encoding import Utf8Check, encoding_named
 from fastload.pack.sources.tokenizer import Tokenizer, open_tokenizer
-from fastload.pack.sources.unpacked import blocks, or_compressed, text_files
+from fastload.pack.sources.unpacked import blocks, byte_of, or_compressed, text_files
 from fastload.pack.sources.wanted import ALL, Wanted
 
 _SUFFIXES = (".jsonl", ".ndjson")  # also with .gz or .zst
@@ -64,6 +65,7 @@ def open_jsonl(
     dtype: Any = None,
     dtypes: Mapping[str, Any] | None = None,
     ragged: Sequence[str] = (),
+    encoding: str | None = None,
     strict: bool = False,
     wanted: Wanted = ALL,
 ) -> RecordsSource:
@@ -79,6 +81,7 @@ def open_jsonl(
         dtype: Of the tokens; None takes the narrowest unsigned one that holds the vocabulary.
         dtypes: Of numbers, by the names of fields; others are int64, float64 and bool.
         ragged: Fields whose lists vary in length, though 64 lines that were looked at have one.
+        encoding: Of the text; None is UTF-8.
         strict: A line that cannot be parsed is an error.
         wanted: The fields that are read.
 
@@ -88,35 +91,39 @@ def open_jsonl(
         ImportError: the package of the tokenizer, or of Zstandard, is not installed.
     """
     paths = text_files(inventory)
-    indexed = [_lines(file) for file in paths]
+    encoding = encoding_named(encoding)
+    indexed = [_lines(file, encoding) for file in paths]
     places = [(offsets, sizes) for offsets, sizes, _ in indexed]
     decoder: Decoder = JsonDecoder(wanted)
-    shaping: dict[str, Any] = {}
+    shaping: dict[str, Any] = {} if encoding is None else {"encoding": encoding}
     if tokenizer is not None:
         if dtypes:
             raise ValueError("dtypes has no meaning for tokens; dtype is theirs")
         made = open_tokenizer(tokenizer, eos=eos, dtype=dtype)
         decoder = TokensDecoder(text_field, made)
-        shaping = {"tokenizer": made.describe(), "text_field": text_field}
+        shaping |= {"tokenizer": made.describe(), "text_field": text_field}
     elif dtype is not None or eos is not None:
         raise ValueError("dtype and eos are of tokens: a --tokenizer (tokenizer=) is needed")
     lines = [numbers for _, _, numbers in indexed]
-    records = FileRecords.of(paths, places, decoder, "line", lines)
+    records = FileRecords.of(paths, places, decoder, "line", lines, encoding)
     ragged = ("tokens",) if tokenizer is not None else ragged
     return open_records(
         "jsonl", records, strict=strict, dtypes=dtypes, ragged=ragged, shaping=shaping
     )
 
 
-def _lines(path: str) -> tuple[Int64Array, Int64Array, Int64Array]:
+def _lines(path: str, encoding: str | None) -> tuple[Int64Array, Int64Array, Int64Array]:
     """Where the lines that are not blank begin, their sizes, and their numbers from 1."""
     ends, lasts, base, last = [], [], 0, ord("\n")
-    for block in blocks(path, _BLOCK_BYTES):
+    check = Utf8Check(lambda byte: f"{path}: {byte_of(path, byte, encoding)}")
+    for block in blocks(path, _BLOCK_BYTES, 0, encoding):
+        check.add(block)
         codes = np.frombuffer(block, np.uint8)
         found = np.flatnonzero(codes == ord("\n"))
         ends.append(found + base)
         lasts.append(np.where(found, codes[found - 1], last))
         base, last = base + len(codes), int(codes[-1])
+    check.end()
     if last != ord("\n"):
         ends.append(np.array([base]))
         lasts.append(np.array([last]))
@@ -136,6 +143,7 @@ KIND = Kind(
     (
         DTYPES,
         RAGGED,
+        ENCODING,
         Option("tokenizer", "a tokenizer.json, or tiktoken:NAME: samples are tokens of a text"),
         Option("text_field", "the key of the text (default: text)"),
         Option("eos", "the token that ends each text, such as '<|endoftext|>'"),

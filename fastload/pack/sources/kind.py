@@ -30,6 +30,7 @@ DTYPE = Option(
     "dtype",
     "of the numbers of a raw file ('>i4': big-endian), of tokens, or of .npy arrays of ml_dtypes",
 )
+ENCODING = Option("encoding", "of text that is not UTF-8, such as latin-1 or utf-16")
 DTYPES = Option("dtypes", "what numbers are stored as, by field, such as x=float32", "pairs")
 RAGGED = Option("ragged", "fields that vary in length, though the first samples do not", "names")
 

@@ -18,7 +18,7 @@ from fastload.pack.cast import parse_casts
 from fastload.pack.sources.base import Advance, Part, Rows, Source, probed, taken
 from fastload.pack.sources.images import BadRecordError
 from fastload.pack.sources.samples import SampleCollector, Schema
-from fastload.pack.sources.unpacked import Unpacked, byte_of, drop_half_read, is_compressed
+from fastload.pack.sources.unpacked import Unpacked, byte_of, drop_half_read, is_unpacked
 
 _SAMPLE = re.compile(r"sample (\d+)")
 _ADVICE = (
@@ -27,12 +27,16 @@ _ADVICE = (
 
 
 class OpenFiles:
-    """Reads ranges of files, of their text if they are compressed.
+    """Reads ranges of files, of their text in UTF-8 if they are compressed or encoded otherwise.
 
     The file that was read last stays open.
+
+    Args:
+        encoding: Of texts; None is UTF-8.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, encoding: str | None = None) -> None:
+        self._encoding = encoding
         self._path, self._descriptor = "", -1
         self._unpacked: Unpacked | None = None
 
@@ -51,16 +55,16 @@ class OpenFiles:
         """
         if path != self._path:
             self._close()
-            if is_compressed(path):
-                self._unpacked = Unpacked.resumed(path)
+            if is_unpacked(path, self._encoding):
+                self._unpacked = Unpacked.resumed(path, self._encoding)
             else:
                 self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             self._path = path
         if self._unpacked is not None:
             text = self._unpacked.read(offset, size_bytes)
             if len(text) < size_bytes:
-                what = f"truncated while it was read, at {byte_of(path, offset + len(text))}"
-                raise FormatError(f"{path}: {what}")
+                place = byte_of(path, offset + len(text), self._encoding)
+                raise FormatError(f"{path}: truncated while it was read, at {place}")
             return text
         pieces, end = [], offset + size_bytes
         while offset < end:
@@ -87,7 +91,13 @@ class OpenFiles:
 
 
 class Records(abc.ABC):
-    """Where samples lie; a few of them travel to the process that reads them."""
+    """Where samples lie; a few of them travel to the process that reads them.
+
+    Attributes:
+        encoding: Of the texts that are read; None is UTF-8.
+    """
+
+    encoding: str | None = None
 
     @abc.abstractmethod
     def __len__(self) -> int: ...
@@ -150,6 +160,7 @@ class FileRecords(Records):
         counts: int64 (samples): the number of each in its file, as people count.
         decoder: Makes samples of the bytes.
         unit: What a record is called.
+        encoding: As in `Records`.
     """
 
     paths: tuple[str, ...]
@@ -159,6 +170,7 @@ class FileRecords(Records):
     counts: Int64Array
     decoder: Decoder
     unit: str = "record"
+    encoding: str | None = None
 
     @classmethod
     def of(
@@ -168,6 +180,7 @@ class FileRecords(Records):
         decoder: Decoder,
         unit: str = "record",
         counts: Sequence[Int64Array] | None = None,
+        encoding: str | None = None,
     ) -> FileRecords:
         """The records of several files; of each, offsets and sizes. They count from 0."""
         lengths = [len(offsets) for offsets, _ in places]
@@ -182,6 +195,7 @@ class FileRecords(Records):
             np.concatenate([empty, *counts]),
             decoder,
             unit,
+            encoding,
         )
 
     def __len__(self) -> int:
@@ -200,11 +214,12 @@ class FileRecords(Records):
     def name(self, row: int) -> str:
         """The same without the file's folder."""
         path = os.path.basename(self.paths[self.numbers[row]])
-        return f"{path}: {self.unit} {self.counts[row]}, at {byte_of(path, self.offsets[row])}"
+        place = byte_of(path, self.offsets[row], self.encoding)
+        return f"{path}: {self.unit} {self.counts[row]}, at {place}"
 
     def order(self) -> Int64Array | None:
         """Upwards, if files are compressed: going back there is to begin again."""
-        if not any(map(is_compressed, self.paths)):
+        if not any(is_unpacked(path, self.encoding) for path in self.paths):
             return None
         return np.lexsort((self.offsets, self.numbers))
 
@@ -254,7 +269,7 @@ class RecordsPart(Part):
         )
         order, read = self.records.order(), []
         bad: dict[int, Skipped] = {}
-        with OpenFiles() as files:
+        with OpenFiles(self.records.encoding) as files:
             for row in range(len(self.indices)) if order is None else order.tolist():
                 try:
                     samples.add(self.records.read(row, files), int(self.indices[row]))
@@ -343,7 +358,7 @@ def open_records(
         raise FormatError(f"{', '.join(records.files()[:1])}: no {kind} records in it")
     known = parse_casts("dtypes", dtypes)
     samples, indices, bad = [], [], []
-    with OpenFiles() as files:
+    with OpenFiles(records.encoding) as files:
         for row in probed(len(records)):
             try:
                 samples.append(records.read(row, files))

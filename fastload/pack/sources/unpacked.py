@@ -17,6 +17,7 @@ from fastload.formats.files import suffix
 from fastload.pack.inventory import Inventory
 from fastload.pack.sources.kind import library
 from fastload.pack.sources.latest import HalfRead, version_of
+from fastload.pack.sources.text_encoding import as_utf8
 
 _FORMATS = {".gz": "gzip", ".zst": "Zstandard"}
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
@@ -58,20 +59,34 @@ def text_files(inventory: Inventory) -> list[str]:
     return found
 
 
-def byte_of(path: str, offset: int) -> str:
-    """How a place is named: offsets in compressed files are those of their text."""
-    return f"byte {offset}{' of its text' if is_compressed(path) else ''}"
+def is_unpacked(path: str, encoding: str | None = None) -> bool:
+    """Whether a text can only be read from its start on, by `Unpacked`."""
+    return encoding is not None or is_compressed(path)
 
 
-def blocks(path: str, size_bytes: int, offset: int = 0) -> Iterator[bytes]:
-    """The text of a file, compressed or not, in blocks of equal size; the last may be smaller.
+def byte_of(path: str, offset: int, encoding: str | None = None) -> str:
+    """How a place is named: offsets in files that are unpacked are those of their text."""
+    text = " of its text" if is_compressed(path) else ""
+    return f"byte {offset}{text}" if encoding is None else f"byte {offset} of its text in UTF-8"
+
+
+def blocks(
+    path: str, size_bytes: int, offset: int = 0, encoding: str | None = None
+) -> Iterator[bytes]:
+    """The text of a file in UTF-8, in blocks of equal size; the last may be smaller.
+
+    Args:
+        path: Of the file, which may be compressed.
+        size_bytes: Of a block.
+        offset: Where the first block begins.
+        encoding: Of the file; None is UTF-8, which is not checked.
 
     Raises:
-        FormatError: it is damaged.
+        FormatError: it is damaged, or not in its encoding.
         OSError: it cannot be read.
     """
-    if is_compressed(path):
-        text = Unpacked(path)
+    if is_unpacked(path, encoding):
+        text = Unpacked(path, encoding)
         while block := text.read(offset, size_bytes):
             yield block
             offset += len(block)
@@ -83,10 +98,13 @@ def blocks(path: str, size_bytes: int, offset: int = 0) -> Iterator[bytes]:
 
 
 class Unpacked:
-    """The text of a compressed file; used by one thread. Reading forward costs nothing.
+    """The text in UTF-8 of a file that is compressed or in another encoding.
+
+    It is used by one thread. Reading forward costs nothing.
 
     Args:
         path: Of the file.
+        encoding: Of the text; None is UTF-8.
 
     Example:
         >>> import gzip
@@ -96,18 +114,18 @@ class Unpacked:
         b'ex'
     """
 
-    def __init__(self, path: str) -> None:
-        self._path, self._version = path, version_of(path)
-        self._pieces, self._held, self._start = _pieces(path), b"", 0
+    def __init__(self, path: str, encoding: str | None = None) -> None:
+        self._path, self._encoding, self._key = path, encoding, (version_of(path), encoding)
+        self._pieces, self._held, self._start = _text_of(path, encoding), b"", 0
 
     @classmethod
-    def resumed(cls, path: str) -> Unpacked:
+    def resumed(cls, path: str, encoding: str | None = None) -> Unpacked:
         """What this thread left, if it is of that file; or a new one."""
-        return _half_read.take(path, version_of(path)) or cls(path)
+        return _half_read.take(path, (version_of(path), encoding)) or cls(path, encoding)
 
     def leave(self) -> None:
         """Lets this thread go on here later."""
-        _half_read.leave(self._path, self._version, self)
+        _half_read.leave(self._path, self._key, self)
 
     def read(self, offset: int, size_bytes: int) -> bytes:
         """A range of the text, of which less is there only at its end.
@@ -117,7 +135,7 @@ class Unpacked:
             OSError: it cannot be read.
         """
         if offset < self._start:
-            self._pieces, self._held, self._start = _pieces(self._path), b"", 0
+            self._pieces, self._held, self._start = _text_of(self._path, self._encoding), b"", 0
         found = []
         while size_bytes:
             place = offset - self._start
@@ -137,6 +155,11 @@ _half_read: HalfRead[Unpacked] = HalfRead()
 def drop_half_read(paths: Collection[str]) -> None:
     """Closes what threads would have gone on in."""
     _half_read.drop(paths)
+
+
+def _text_of(path: str, encoding: str | None) -> Iterator[bytes]:
+    pieces = _pieces(path) if is_compressed(path) else blocks(path, _PIECE_BYTES)
+    return pieces if encoding is None else as_utf8(path, encoding, pieces)
 
 
 def _pieces(path: str) -> Iterator[bytes]:
