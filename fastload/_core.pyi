@@ -47,6 +47,10 @@ class EpochPlan:
         ...
     def batch_size(self, batch: typing.SupportsInt | typing.SupportsIndex) -> int:
         ...
+    def draws(self, batch: typing.SupportsInt | typing.SupportsIndex) -> numpy.typing.NDArray[numpy.int64]:
+        """
+        What random transforms of these samples are keyed by.
+        """
     def indices(self, batch: typing.SupportsInt | typing.SupportsIndex) -> numpy.typing.NDArray[numpy.int64]:
         ...
     def real_count(self, batch: typing.SupportsInt | typing.SupportsIndex) -> int:
@@ -98,7 +102,7 @@ class PushedOrder:
         ...
     def finish(self) -> None:
         ...
-    def push(self, indices: numpy.typing.NDArray[numpy.int64]) -> None:
+    def push(self, indices: numpy.typing.NDArray[numpy.int64], draws: typing.Annotated[numpy.typing.ArrayLike, numpy.int64] | None = None) -> None:
         ...
 class Table:
     """

@@ -14,7 +14,7 @@ import torch
 
 from fastload.decode import Decoded
 from fastload.errors import FormatError, add_note, warn
-from fastload.formats.extents import Extents, Field, Int64Array
+from fastload.formats.extents import Field, Int64Array
 from fastload.formats.fields import BYTE_STRINGS, TEXT, torch_dtype
 from fastload.kernels import Drawn, RawFields
 from fastload.parts import Joined, Parts, split
@@ -45,6 +45,18 @@ Arrays = list[Any]
 `Decoded` images."""
 
 
+class SampleLayout(Protocol):
+    """The fields of a sample and the containers around their numbers, as `Extents` have them."""
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """In the order of their arrays."""
+
+    @property
+    def structure(self) -> Structure:
+        """The containers."""
+
+
 class Samples(Drawn, Protocol):
     """Which samples a batch holds."""
 
@@ -60,7 +72,7 @@ _LeafMaker = Callable[..., Sequence[Any]]  # from a field's arrays and `Samples`
 
 
 def batch_maker(
-    extents: Extents,
+    extents: SampleLayout,
     transforms: Transforms | None = None,
     pin: bool = False,
     added: Sequence[str] = (),
@@ -88,7 +100,7 @@ def batch_maker(
 
 
 def parts_maker(
-    extents: Extents,
+    extents: SampleLayout,
     transforms: Transforms | None = None,
     pin: bool = False,
     added: Sequence[str] = (),
@@ -110,7 +122,7 @@ def parts_maker(
 
 
 def _compiled(
-    extents: Extents,
+    extents: SampleLayout,
     transforms: Transforms | None,
     pin: bool,
     added: Sequence[str],

@@ -16,6 +16,7 @@ from fastload.formats.columns import ragged_samples, viewed
 from fastload.formats.extents import Extents, Field, Int64Array
 from fastload.formats.files import AnyPath, Paths, absolute, absolute_paths
 from fastload.indexing import selected
+from fastload.sample_keys import FetchedSamples
 from fastload.structure import Structure, sample_builder
 
 if TYPE_CHECKING:
@@ -138,8 +139,11 @@ class Dataset:
         )
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
-        """A list of the samples at `indices`, gathered at once; they share one memory per field."""
-        return self._samples(indices)
+        """A list of the samples at `indices`, gathered at once; they share one memory per field.
+
+        It passes the indices on to the `collate_fn` of a FastLoader, see `FetchedSamples`.
+        """
+        return FetchedSamples(self._samples(indices), indices)
 
     def column(self, name: str) -> Any:
         """The values of one field in all samples; no other field is read.

@@ -104,7 +104,7 @@ class _NativeIterator:
         self._progress, self._odd = stream.progress, stream.odd
         self._pull = stream.pull if more else None
         self._warn_if_empty()
-        seed, epoch = self._seed(), stream.progress.epoch
+        seed, epoch = stream.random_key or (self._seed(), stream.progress.epoch)
         run.raw.begin(seed, epoch)
         images = self._images(run.extents.fields, seed, epoch)
         self._with_samples = bool(images) or run.raw.are_random

@@ -10,6 +10,7 @@ from torch.utils.data import BatchSampler
 
 from fastload import _core
 from fastload.order import KeyedSampler
+from fastload.sample_keys import keyed_indices
 from fastload.state import bottom
 from fastload.weighted import is_own
 
@@ -62,6 +63,8 @@ class Masks:
         Raises:
             RuntimeError: a batch sampler around a KeyedSampler makes other batches than this.
         """
+        if keyed := keyed_indices(indices):
+            return np.array([index.is_real for index in keyed], np.bool_)
         if not is_own(self._sampler):
             return np.ones(len(indices), np.bool_)
         if self._plan is None:

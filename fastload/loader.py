@@ -21,6 +21,7 @@ from fastload.arguments import (
     warn_of_unused,
     with_keyed_sampler,
 )
+from fastload.batch_collate import Steps, handed_out, inner_of, taken_apart
 from fastload.formats import checks
 from fastload.groups import Groups
 from fastload.handover import BatchTransform, Handover
@@ -31,7 +32,8 @@ from fastload.state import Bookmark, prepare_sampler
 from fastload.stateful import StatefulLoader
 from fastload.tracking import TrackedSampler, torch_iterator
 from fastload.trainers import warn_of_replacement
-from fastload.transforms import Transforms
+from fastload.transforms import Transforms, is_random
+from fastload.weighted import is_own
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -148,6 +150,11 @@ class FastLoader(StatefulLoader[T_co]):
         batch_transform: BatchTransform | None = None,
         static_buffers: bool = False,
     ) -> None:
+        steps = Steps(transforms, device, batch_transform, on_error, verify)
+        given_collate = collate_fn
+        collate_fn, steps = taken_apart(collate_fn, steps)
+        transforms, device, batch_transform = steps.transforms, steps.device, steps.batch_transform
+        on_error, verify = steps.on_error, steps.verify
         check_own(seed, shard, order, tail, sampler, io, device, batch_transform, static_buffers)
         if isinstance(dataset, (str, os.PathLike)):
             dataset = datasets.open(dataset, io=io or "auto", verify=verify)
@@ -212,7 +219,12 @@ class FastLoader(StatefulLoader[T_co]):
             # Trainers look for it here.
             self.batch_sampler.set_epoch = self.sampler.set_epoch  # type: ignore[attr-defined]
         self._sealed = True
+        if is_random(transforms) and is_own(self.sampler):
+            self.sampler.carry_keys()
         check_masked(self, native if collates else None)
+        if given_collate is None:
+            given_collate = self.collate_fn
+        self.collate_fn = given_collate
         if native is not None:
             warn_of_replacement(self)
 
@@ -221,7 +233,11 @@ class FastLoader(StatefulLoader[T_co]):
             raise ValueError(
                 f"{attr} attribute should not be set after {type(self).__name__} is initialized"
             )
+        if attr == "collate_fn" and self.__dict__.get("_sealed"):
+            val = handed_out(self, val)
         super().__setattr__(attr, val)
+        if attr in ("device", "batch_transform") and self.__dict__.get("_sealed"):
+            self.collate_fn = inner_of(self.collate_fn)
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_iterator": None}

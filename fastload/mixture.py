@@ -17,6 +17,7 @@ from fastload.dataset import Dataset
 from fastload.dataset import open as open_path
 from fastload.formats.extents import Int64Array
 from fastload.indexing import selected
+from fastload.sample_keys import FetchedSamples
 
 EXHAUSTED = ("stop", "repeat", "drop")
 _LIMIT = 2**62  # of indices, and of the sum of the weights
@@ -140,7 +141,7 @@ class Mixture:
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """A list of the samples at `indices`; each dataset is asked once for its own."""
-        return self._samples(indices)
+        return FetchedSamples(self._samples(indices), indices)
 
     def column(self, name: str) -> Any:
         """The values of one field in the samples of the first epoch, copied; see `Dataset.column`.

@@ -12,6 +12,7 @@ from torch.utils.data import DistributedSampler
 
 from fastload import _core, ranks
 from fastload.errors import warn
+from fastload.sample_keys import KeyedIndex
 
 ORDERS = ("full", "block")
 TAILS = ("drop", "pad", "mask", "short")
@@ -96,6 +97,7 @@ class KeyedSampler(DistributedSampler[int]):
     """
 
     _weights: _core.WeightTable | None = None
+    _carries_keys = False
 
     def __init__(
         self,
@@ -294,9 +296,25 @@ class KeyedSampler(DistributedSampler[int]):
             self._world_at_len = world
 
     def __iter__(self) -> Iterator[int]:
-        plan = self.begin()
+        plan, begun = self.begin(), self._begun
+        assert begun is not None
         for k in range(plan.batch_count):
-            yield from plan.indices(k).tolist()
+            indices = plan.indices(k).tolist()
+            if not self.carries_keys:
+                yield from indices
+                continue
+            draws, real = plan.draws(k).tolist(), plan.real_count(k)
+            for place, (index, draw) in enumerate(zip(indices, draws, strict=True)):
+                yield KeyedIndex(index, self.seed, begun.epoch, draw, place < real)
+
+    @property
+    def carries_keys(self) -> bool:
+        """Whether the indices are `KeyedIndex`: with a mask, or after `carry_keys`."""
+        return self._carries_keys or self.tail == "mask"
+
+    def carry_keys(self) -> None:
+        """Yields `KeyedIndex` from now on, for random transforms in other loaders."""
+        self._carries_keys = True
 
     def details(self) -> dict[str, Any]:
         """What a state says of the order beside its name, seed and place."""

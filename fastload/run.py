@@ -17,6 +17,7 @@ from fastload.arguments import (
     collates_as_shipped,
     pins,
 )
+from fastload.batch_collate import BatchCollate, is_default
 from fastload.batches import pinner
 from fastload.device import Target, device_with_index
 from fastload.formats.extents import Extents
@@ -189,7 +190,7 @@ class Chosen:
 
 def collated_extents(loader: Any) -> Extents | None:
     """Where the samples of a loader lie, if the core can load and collate them."""
-    if loader._auto_collation and loader.collate_fn is default_collate and collates_as_shipped():
+    if loader._auto_collation and is_default(loader.collate_fn) and collates_as_shipped():
         return native_extents(loader.dataset)
     return None
 
@@ -251,7 +252,7 @@ def make_run(
         threads=workers,
         depth=depth,
         timeout=loader.timeout,
-        fetch=partial(fetch_by_python, loader.dataset, pin=pin),
+        fetch=partial(fetch_by_python, loader.dataset, loader.collate_fn, pin=pin),
         pin=pin,
         target=target,
         raw=raw,
@@ -269,16 +270,18 @@ def raw_fields(target: Target | None, extents: Extents, transforms: Transforms) 
     return RawFields(extents.fields, choices(transforms, extents.fields).pixels, target.runs)
 
 
-def fetch_by_python(dataset: Any, indices: list[Any], *, pin: bool) -> Any:
-    """The batch that torch's iterators would load and collate.
+def fetch_by_python(dataset: Any, collate_fn: Any, indices: list[Any], *, pin: bool) -> Any:
+    """The batch that torch's iterators would load and collate, with the transforms of its fields.
 
     Raises:
         RuntimeError: the dataset raised StopIteration, which would end the epoch.
         Exception: what the dataset raised.
     """
+    has_transforms = isinstance(collate_fn, BatchCollate) and collate_fn.steps.transforms
+    collate = collate_fn.collate if has_transforms else default_collate
     many = getattr(dataset, "__getitems__", None)
     try:
-        batch = default_collate(many(indices) if many else [dataset[index] for index in indices])
+        batch = collate(many(indices) if many else [dataset[index] for index in indices])
     except StopIteration as stop:
         raise RuntimeError("the dataset raised StopIteration") from stop
     if not pin:

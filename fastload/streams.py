@@ -15,6 +15,7 @@ from fastload import _core
 from fastload.formats.extents import Int64Array
 from fastload.keyed import Mask, Masks, is_keyed, real_samples
 from fastload.order import KeyedSampler
+from fastload.sample_keys import KeyedIndex, keyed_indices
 from fastload.state import (
     Bookmark,
     Progress,
@@ -44,12 +45,15 @@ class Stream(Protocol):
         order: For the engine; the right one from the first pull on.
         progress: The right one from the first pull on.
         odd: What is no batch of integers, by its number: the dataset may know what it means.
+        random_key: Seed and epoch of random transforms, if the indices carry them (`KeyedIndex`);
+            the right one from the first pull on.
     """
 
     waits_for_next: bool
     order: Order
     progress: Progress
     odd: dict[int, list[Any]]
+    random_key: tuple[int, int] | None
 
     def pull(self) -> bool:
         """Does what torch does when it asks for one more batch; False: nothing is left to do."""
@@ -91,6 +95,7 @@ class KeyedStream:
     """An epoch of a KeyedSampler, which the core computes."""
 
     waits_for_next = True
+    random_key: tuple[int, int] | None = None
 
     def __init__(self, sampler: KeyedSampler, mark: Bookmark) -> None:
         self.order: Order = _nothing()
@@ -128,6 +133,8 @@ def begin_keyed(sampler: KeyedSampler, mark: Bookmark) -> Progress:
 
 class StockStream:
     """An epoch of a stock sampler, with or without a stock BatchSampler around it."""
+
+    random_key: tuple[int, int] | None = None
 
     def __init__(
         self, index_sampler: Any, mark: Bookmark, rows: int = 0, drawn: bool = False
@@ -274,6 +281,7 @@ class PushedStream:
         self._pulled = -1
         self._pushed: dict[int, tuple[Int64Array, Mask | None]] = {}
         self._repeats = _core.Occurrences(rows) if drawn else None
+        self.random_key: tuple[int, int] | None = None
         self.order: Order = _core.PushedOrder(self._repeats)
         self.progress = Progress(0)
         self.odd: dict[int, list[Any]] = {}
@@ -291,6 +299,10 @@ class PushedStream:
             self.order.finish()
             return False
         batch, indices = self._read(batch)
+        draws = None
+        if self._repeats is not None and (keyed := keyed_indices(batch)):
+            draws = self._draws(keyed)
+            indices = indices if draws is not None else None
         if indices is None:
             self.odd[self._pulled] = list(batch)
             indices = as_indices(())
@@ -299,9 +311,18 @@ class PushedStream:
             mask = self._masks.of(self.progress.first + self._pulled, batch)
         # Another thread may take the batch as soon as it is pushed.
         self._pushed[self._pulled] = indices, mask
-        self.order.push(indices)
+        self.order.push(indices, draws)
         self._pulled += 1
         return True
+
+    def _draws(self, keyed: list[KeyedIndex]) -> Int64Array | None:
+        """The draws of samples; None unless seed and epoch are those of the first batch."""
+        keys = {(index.seed, index.epoch) for index in keyed}
+        if self._pulled == 0 and len(keys) == 1:
+            [self.random_key] = keys
+        if keys != {self.random_key}:
+            return None  # the engine has one seed and epoch
+        return np.array([index.draw for index in keyed], np.int64)
 
     def _read(self, batch: Any) -> tuple[Any, Int64Array | None]:
         """A batch that can be read again, and its indices; None if it is an odd one."""

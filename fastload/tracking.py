@@ -10,6 +10,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from fastload import _core
+from fastload.batch_collate import inner_of
 from fastload.handover import Handover, Turn
 from fastload.keyed import Mask, Masks, is_keyed, is_masked
 from fastload.load_stats import timed
@@ -247,22 +248,25 @@ def torch_iterator(
     """One of torch's own iterators, whose batches are counted and handed out by a handover.
 
     Args:
-        loader: Its sampler and generator are others while torch looks at them.
+        loader: Its sampler, generator and collate_fn are others while torch looks at them.
         mark: Of the loader.
         make_handover: For this iterator.
         stats: Of the loader.
     """
-    own_generator, sampler = loader.generator, loader._index_sampler
+    own_generator, sampler, own_collate = loader.generator, loader._index_sampler, loader.collate_fn
     prepare_sampler(mark, sampler)
     if is_keyed(sampler) or mark.has_base_seed:
         # The seed of the workers comes from there: not from everybody's generator.
         loader.generator = _private_generator(sampler, mark)
     if not loader._is_iterable:
         loader._tracked = TrackedSampler(sampler, mark, is_masked(loader))
+    # The handover does what else there is to do to a batch.
+    loader.__dict__["collate_fn"] = inner_of(own_collate)
     try:
         iterator: Any = DataLoader._get_iterator(loader)
         handover = make_handover()
         iterator._next_data = _Tracked(iterator, loader._tracked, mark, handover, stats)
     finally:
         loader._tracked, loader.generator = None, own_generator
+        loader.__dict__["collate_fn"] = own_collate
     return iterator

@@ -31,19 +31,21 @@ CPP_LAYERS = {
 }
 
 # What each part of the package may import from it, at any depth of the code. Reading order.
-GROUND = {"_core", "errors", "structure", "indexing"}
+GROUND = {"_core", "errors", "structure", "indexing", "sample_keys"}
 DATA = GROUND | {"formats", "pixels", "transforms", "dataset", "array_dataset", "tokens"}
 DATA |= {"mixture", "native"}
-ORDER = {"_core", "errors", "ranks", "order", "torch_order", "weighted", "state", "keyed"}
-ORDER |= {"streams"}
+ORDER = {"_core", "errors", "sample_keys", "ranks", "order", "torch_order", "weighted", "state"}
+ORDER |= {"keyed", "streams"}
 DEVICE = {"_core", "errors", "formats", "parts", "copies", "shipments", "cuda", "device"}
 RUN = DATA | ORDER | DEVICE
 RUN |= {"handover", "load_stats", "tables", "decode", "kernels", "batches", "arguments", "run"}
+RUN |= {"sample_arrays", "batch_collate"}
 LOADER = RUN | {"iterator", "tracking", "trainers", "groups", "stateful", "loader"}
 PYTHON_LAYERS = {
     "errors": set(),
     "structure": {"errors"},
     "indexing": set(),
+    "sample_keys": set(),
     "formats": GROUND,
     "pixels": {"_core", "formats"},
     "transforms": GROUND | {"formats", "pixels"},
@@ -53,11 +55,11 @@ PYTHON_LAYERS = {
     "mixture": GROUND | {"formats", "dataset"},
     "native": DATA,
     "ranks": {"errors"},
-    "order": {"_core", "errors", "ranks"},
+    "order": {"_core", "errors", "sample_keys", "ranks"},
     "torch_order": {"errors"},
     "state": {"errors", "ranks", "order", "torch_order"},
     "weighted": {"_core", "order"},
-    "keyed": {"_core", "order", "state", "weighted"},
+    "keyed": {"_core", "sample_keys", "order", "state", "weighted"},
     "streams": ORDER | {"formats"},
     "parts": {"_core", "formats"},
     "copies": {"parts"},
@@ -67,11 +69,13 @@ PYTHON_LAYERS = {
     "handover": ORDER | DEVICE | {"handover"},
     "load_stats": {"_core"},
     "tables": DATA,
-    "tracking": ORDER | DEVICE | {"structure", "handover", "load_stats"},
+    "tracking": ORDER | DEVICE | {"structure", "handover", "load_stats", "batch_collate"},
     "decode": {"_core", "errors", "pixels", "transforms"},
     "kernels": {"_core", "formats", "pixels", "parts"},
     "batches": DATA | {"decode", "parts", "kernels"},
     "arguments": DATA | ORDER | {"decode", "parts", "kernels", "batches"},
+    "sample_arrays": DATA | {"decode"},
+    "batch_collate": DATA | ORDER | DEVICE | {"batches", "arguments", "sample_arrays"},
     "run": RUN,
     "iterator": RUN,
     "trainers": ORDER,

@@ -53,7 +53,7 @@ def test_many_samples_at_once_are_a_list_of_the_same_samples() -> None:
     dataset = ArrayDataset({"x": np.arange(12.0).reshape(4, 3), "y": np.arange(4)})
     indices = [3, 0, 0, -1, 2]
     got = dataset.__getitems__(indices)
-    assert type(got) is list
+    assert isinstance(got, list)
     for sample, index in zip(got, indices, strict=True):
         assert sample.keys() == {"x", "y"}
         assert sample["x"].tolist() == dataset[index]["x"].tolist()

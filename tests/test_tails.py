@@ -367,10 +367,26 @@ def test_a_batch_sampler_around_ours_keeps_the_masks(kind: str) -> None:
     again = FastLoader(data_of(kind, 11), batch_sampler=Told(first.batch_sampler), **options)  # type: ignore[arg-type]
     again.load_state_dict(state)
     assert list(map(pairs, again)) == [[(0, False)]]
-    other = FastLoader(data_of(kind, 30), 2, seed=1, shard=(3, 4), tail="mask")
-    other = FastLoader(data_of(kind, 30), batch_sampler=Told(other.batch_sampler, 2), **options)  # type: ignore[arg-type]
+
+
+class Plain(Told):
+    """One that yields plain integers, which do not say whether their samples are real."""
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return ([int(index) for index in batch] for batch in super().__iter__())
+
+
+@pytest.mark.parametrize("kind", ["native", "by torch"])
+def test_a_batch_sampler_that_leaves_batches_out_has_the_masks_of_the_others(kind: str) -> None:
+    options: dict[str, Any] = {"seed": 1, "shard": (3, 4), "tail": "mask"}
+    first = FastLoader(data_of(kind, 30), 2, **options)
+    want = list(map(pairs, first))
+    first.set_epoch(0)
+    other = FastLoader(data_of(kind, 30), batch_sampler=Told(first.batch_sampler, 2), **options)  # type: ignore[arg-type]
+    assert list(map(pairs, other)) == want[::2]
+    plain = FastLoader(data_of(kind, 30), batch_sampler=Plain(first.batch_sampler, 2), **options)  # type: ignore[arg-type]
     with pytest.raises(RuntimeError, match="nobody knows which samples are real"):
-        list(other)
+        list(plain)
 
 
 @pytest.mark.parametrize("kind", ["native", "by torch"])

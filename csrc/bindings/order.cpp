@@ -89,6 +89,14 @@ py::array_t<std::int64_t> plan_indices(const EpochPlan& plan, std::int64_t batch
   return py::array_t<std::int64_t>(static_cast<py::ssize_t>(indices.size()), indices.data());
 }
 
+IndexArray plan_draws(const EpochPlan& plan, std::int64_t batch) {
+  check_batch(plan, batch);
+  std::vector<std::int64_t> draws;
+  plan.draws(batch, draws);
+  if (draws.empty()) plan.indices(batch, draws);
+  return IndexArray(static_cast<py::ssize_t>(draws.size()), draws.data());
+}
+
 template <class Float>
 std::shared_ptr<WeightTable> weights_of(const py::array_t<Float, py::array::c_style>& weights) {
   if (weights.ndim() != 1) throw py::value_error("weights must have one dimension");
@@ -218,7 +226,9 @@ void register_order(py::module_& module) {
       .def_property_readonly("batch_count", &EpochPlan::batch_count)
       .def("batch_size", &plan_count<&EpochPlan::batch_size>, "batch"_a)
       .def("real_count", &plan_count<&EpochPlan::real_count>, "batch"_a)
-      .def("indices", &plan_indices, "batch"_a);
+      .def("indices", &plan_indices, "batch"_a)
+      .def("draws", &plan_draws, "What random transforms of these samples are keyed by.",
+           "batch"_a);
 
   py::class_<Mixture, std::shared_ptr<Mixture>>(module, "Mixture", "Indices of many datasets.")
       .def(py::init(&make_mixture), "sizes"_a.noconvert(), "weights"_a.noconvert(), "seed"_a,
@@ -253,11 +263,15 @@ void register_order(py::module_& module) {
            "repeats"_a = py::none())
       .def(
           "push",
-          [](PyPushedOrder& self, const IndexArray& indices) {
-            const auto span = as_span(indices);
-            self.order->push({span.begin(), span.end()});
+          [](PyPushedOrder& self, const IndexArray& indices,
+             const std::optional<IndexArray>& draws) {
+            const auto vector = [](const IndexArray& array) {
+              const auto span = as_span(array);
+              return std::vector<std::int64_t>(span.begin(), span.end());
+            };
+            self.order->push(vector(indices), draws ? vector(*draws) : std::vector<std::int64_t>());
           },
-          "indices"_a.noconvert())
+          "indices"_a.noconvert(), "draws"_a = py::none())
       .def("finish", [](PyPushedOrder& self) { self.order->finish(); });
 }
 

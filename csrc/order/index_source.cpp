@@ -53,13 +53,15 @@ void PushedOrder::check_process() const {
   throw StoppedError("the iterator belongs to the parent process; make a new one here");
 }
 
-void PushedOrder::push(std::vector<std::int64_t> indices) {
+void PushedOrder::push(std::vector<std::int64_t> indices, std::vector<std::int64_t> draws) {
   check_process();
+  if (!draws.empty() && draws.size() != indices.size()) {
+    throw std::invalid_argument("a draw for each index is needed");
+  }
   {
     MutexLock lock(mutex_);
     if (finished_) throw std::invalid_argument("push after finish");
-    std::vector<std::int64_t> draws;
-    if (repeats_ != nullptr) repeats_->count(indices, &draws);
+    if (draws.empty() && repeats_ != nullptr) repeats_->count(indices, &draws);
     waiting_.push_back(Batch{std::move(indices), std::move(draws)});
   }
   notify();

@@ -78,8 +78,10 @@ class PushedOrder final : public IndexSource {
   // `repeats`: as above.
   explicit PushedOrder(std::shared_ptr<Occurrences> repeats = nullptr)
       : repeats_(std::move(repeats)) {}
-  // Throws std::invalid_argument after finish(); both throw StoppedError in a forked child.
-  void push(std::vector<std::int64_t> indices);
+  // `draws`: those of the samples (IndexSpan), which `repeats` then does not count; empty:
+  // `repeats` gives them. Throws std::invalid_argument after finish(), and if there is not one draw
+  // for each index; both throw StoppedError in a forked child.
+  void push(std::vector<std::int64_t> indices, std::vector<std::int64_t> draws = {});
   void finish();
   State state(std::int64_t k) const override;
   void take(std::int64_t k, std::vector<std::int64_t>& indices,

@@ -144,7 +144,7 @@ def test_a_collate_fn_gets_a_list_of_the_datasets_samples(name: str, workers: in
     calls: list[int] = []
 
     def own(samples: Any) -> Any:
-        assert type(samples) is list
+        assert isinstance(samples, list)
         calls.append(len(samples))
         return samples, default_collate(samples)
 
@@ -212,7 +212,7 @@ def test_packed_data_are_indexed_like_a_list_by_integers_only(tmp_path: Path) ->
 def test_dataloader_loads_packed_data(method: str, tmp_path: Path) -> None:
     fastload.pack({"x": np.arange(9.0), "y": np.arange(9) % 3}, tmp_path / "packed")
     data = fastload.open(tmp_path / "packed")
-    assert type(data.__getitems__([1, 2])) is list
+    assert isinstance(data.__getitems__([1, 2]), list)
     want = list(FastLoader(data, 2, shuffle=True, generator=torch.Generator().manual_seed(0)))
     workers: dict[str, Any] = {"num_workers": 1, "multiprocessing_context": method}
     plain = DataLoader(
