@@ -360,7 +360,6 @@ def test_a_batch_sampler_around_ours_keeps_the_masks(kind: str) -> None:
     options: dict[str, Any] = {"seed": 1, "shard": (3, 4), "tail": "mask"}
     again = FastLoader(data_of(kind, 11), batch_sampler=Told(first.batch_sampler), **options)  # type: ignore[arg-type]
     assert list(map(pairs, again)) == list(map(pairs, first))
-    state = again.state_dict()
     batches = iter(again)
     next(batches)
     state = again.state_dict()
@@ -369,9 +368,7 @@ def test_a_batch_sampler_around_ours_keeps_the_masks(kind: str) -> None:
     assert list(map(pairs, again)) == [[(0, False)]]
 
 
-class Plain(Told):
-    """One that yields plain integers, which do not say whether their samples are real."""
-
+class Plain(Told):  # integers do not say whether their samples are real
     def __iter__(self) -> Iterator[list[int]]:
         return ([int(index) for index in batch] for batch in super().__iter__())
 
