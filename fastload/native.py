@@ -95,8 +95,6 @@ def _from_tensors(dataset: TensorDataset) -> Extents | None:
             array, dtype = arrays.tensor_array(tensor, str(number))
         except (TypeError, RuntimeError):  # RuntimeError: no memory that numpy could see
             return None
-        if not arrays.rows_are_blocks(array.shape, array.strides, array.itemsize):
-            return None
         parts.append(arrays.read_extents(array, str(number), dtype))
     return _stacked(tuple(parts))
 

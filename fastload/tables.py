@@ -54,6 +54,8 @@ def _same_column(a: Column, b: Column) -> bool:
     return (
         a.field == b.field
         and a.row_stride == b.row_stride
+        and (a.strides is None) == (b.strides is None)
+        and (a.strides is None or np.array_equal(a.strides, b.strides))  # type: ignore[arg-type]
         and a.stored == b.stored
         and np.array_equal(a.offsets, b.offsets)
         and _same_places(a.sources, b.sources)

@@ -1,4 +1,4 @@
-"""Arrays and tensors in memory are read in place where their rows allow it."""
+"""Arrays and tensors in memory are read in place, whatever their strides."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def strided(kind: str) -> np.ndarray[Any, Any]:
 
 
 IN_PLACE = ["plain", "every other row", "left columns", "one column", "sliding windows"]
-IN_PLACE += ["broadcast", "read-only", "unaligned"]
-COPIED = ["rows backwards", "columns backwards", "every other column", "Fortran", "transposed"]
-COPIED += ["inner transposed", "big-endian", "one row, odd stride"]
+IN_PLACE += ["broadcast", "read-only", "unaligned", "inner transposed", "one row, odd stride"]
+IN_PLACE += ["rows backwards", "columns backwards", "every other column", "Fortran", "transposed"]
+COPIED = ["big-endian"]
 
 
 @pytest.mark.parametrize("kind", [*IN_PLACE, *COPIED])
@@ -58,7 +58,7 @@ def test_arrays_are_read_whatever_their_strides(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [*IN_PLACE, *COPIED])
-def test_only_arrays_whose_rows_are_no_blocks_are_copied(kind: str) -> None:
+def test_only_big_endian_arrays_are_copied(kind: str) -> None:
     array = strided(kind)
     assert np.shares_memory(ArrayDataset(array).arrays, array) == (kind in IN_PLACE)
 
@@ -193,7 +193,7 @@ def test_memmaps_are_pickled_with_the_values_they_show(
         "later": mapped[5000:],
     }[view]
     pickled = pickle.dumps(ArrayDataset(shown))
-    by_path = mode != "c" and view != "reversed"
+    by_path = mode != "c"
     assert (len(pickled) < 1000) == by_path
     assert values(pickle.loads(pickled)) == shown.tolist()
 

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from samples import NUMPY_DTYPES, TORCH_ONLY
 from torch.utils.data import (
     ConcatDataset,
-    Dataset,
     StackDataset,
     Subset,
     TensorDataset,
@@ -30,6 +29,7 @@ from fastload.native import native_extents
 from fastload.structure import batch_builder
 
 Pair = namedtuple("Pair", "a b")
+TWO = torch.arange(4).reshape(2, 2)
 
 
 def native_batch(dataset: Any, indices: list[int]) -> Any:
@@ -143,6 +143,26 @@ def test_tensors_whose_rows_are_blocks_are_read_in_place(column: torch.Tensor) -
         assert extents.columns[0].sources[0].address == column.data_ptr()  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize(
+    "column",
+    [
+        torch.arange(6).reshape(2, 3).T,
+        torch.arange(24).reshape(4, 6)[:, ::2],
+        torch.arange(24, dtype=torch.bfloat16).reshape(2, 3, 4).permute(2, 0, 1),
+        torch.arange(24).to(torch.complex128).reshape(2, 3, 4).permute(1, 2, 0),
+        torch.arange(24, dtype=torch.uint8).reshape(2, 3, 4, 1).transpose(1, 2)[1:],
+        torch.arange(4).reshape(4, 1).expand(4, 5),
+        (torch.arange(24) % 3 == 0).reshape(6, 4).T[:, 1:],
+    ],
+    ids=["transposed", "every other column", "bfloat16", "complex", "images", "expanded", "bool"],
+)
+def test_tensors_that_are_not_contiguous_are_read_in_place(column: torch.Tensor) -> None:
+    dataset = TensorDataset(column, torch.arange(len(column)))
+    assert_native(dataset)
+    column[-1, 0] = column[0, 0]  # seen, for nothing was copied
+    assert_native(dataset)
+
+
 def test_tensors_are_read_again_each_time() -> None:
     dataset = TensorDataset(torch.zeros(3))
     dataset.tensors[0][1] = 5
@@ -231,8 +251,12 @@ def test_a_large_subset_is_converted_quickly() -> None:
         [tensors(3), []],
         [StackDataset(a=images(3), b=tensors(3)), StackDataset(a=images(2, 7), b=tensors(2, 9))],
         [StackDataset(tensors(2), Subset(images(3), [2, 1])), StackDataset(tensors(2), images(2))],
+        [images(3), ArrayDataset({"x": np.ones((2, 4, 3), "u1")[:, :2], "y": np.arange(2)})],
+        [images(3), ArrayDataset({"x": np.ones((3, 2, 4), "u1").T[:2], "y": np.arange(4)[::-2]})],
+        [TensorDataset(torch.arange(2 * n).reshape(2, n).T) for n in (3, 0, 4)],
+        [Subset(TensorDataset(torch.arange(8).reshape(2, 4).T), [3, 1]), TensorDataset(TWO)],
     ],
-    ids=range(11),
+    ids=range(15),
 )
 def test_concatenations_of_native_parts_are_native(parts: list[Any]) -> None:
     assert_native(ConcatDataset(parts))
@@ -256,10 +280,9 @@ def test_concatenations_with_other_group_boundaries_are_native(tmp_path: Path) -
         ArrayDataset({"y": np.arange(2), "x": np.zeros((2, 2, 3), "u1")}),
         ArrayDataset((np.zeros((2, 2, 3), "u1"), np.arange(2))),
         ArrayDataset(OrderedDict(x=np.zeros((2, 2, 3), "u1"), y=np.arange(2))),
-        ArrayDataset({"x": np.zeros((2, 4, 3), "u1")[:, :2], "y": np.arange(2)}),
         [{"x": 1}],
     ],
-    ids=["dtype", "shape", "missing", "key order", "tuple", "OrderedDict", "row stride", "a list"],
+    ids=["dtype", "shape", "missing", "key order", "tuple", "OrderedDict", "a list"],
 )
 def test_concatenations_of_parts_that_differ_are_left_to_torch(other: Any) -> None:
     assert native_extents(ConcatDataset([images(3), other])) is None
@@ -303,86 +326,6 @@ def test_a_stack_whose_part_has_grown_is_left_to_torch() -> None:
     dataset = StackDataset(part)
     part.tensors = tensors(5).tensors
     assert native_extents(dataset) is None
-
-
-# --- what is not ours
-
-
-class OwnTensors(TensorDataset):
-    pass
-
-
-class OwnSubset(Subset[Any]):
-    pass
-
-
-class OwnArrays(ArrayDataset):
-    def __getitem__(self, index: int) -> Any:
-        return super().__getitem__(index) + 1
-
-
-class Squares(Dataset[int]):
-    def __len__(self) -> int:
-        return 3
-
-    def __getitem__(self, index: int) -> int:
-        return index**2
-
-
-class Mine(torch.Tensor):
-    pass
-
-
-def with_own_getitems() -> Any:
-    dataset: Any = tensors(3)
-    dataset.__getitems__ = lambda indices: [dataset[0] for _ in indices]
-    return dataset
-
-
-@pytest.mark.parametrize(
-    "dataset",
-    [
-        [1, 2, 3],
-        {0: 1},
-        np.arange(3),
-        torch.arange(3),
-        Squares(),
-        OwnTensors(torch.zeros(3)),
-        OwnSubset(tensors(3), [0]),
-        OwnArrays(np.zeros(3)),
-        with_own_getitems(),
-        TensorDataset(torch.zeros(3, requires_grad=True)),
-        TensorDataset(torch.nn.Parameter(torch.zeros(3))),
-        TensorDataset(torch.zeros(3).as_subclass(Mine)),
-        TensorDataset(torch.zeros(3, device="meta")),
-        TensorDataset(torch.eye(3).to_sparse()),
-        TensorDataset(torch.zeros(3, dtype=torch.complex64).conj()),
-        TensorDataset(torch.zeros(3, dtype=torch.complex64).conj().imag),
-        TensorDataset(torch.arange(6).reshape(2, 3).T),
-        TensorDataset(torch.arange(24).reshape(4, 6)[:, ::2]),
-        Subset([1, 2, 3], [0]),
-        ConcatDataset([tensors(3), [1]]),  # type: ignore[list-item]
-        StackDataset(tensors(3), [1, 2, 3]),  # type: ignore[arg-type]
-        None,
-        "path",
-    ],
-    ids=lambda dataset: type(dataset).__name__,
-)
-def test_everything_else_is_left_to_torch(dataset: Any) -> None:
-    assert native_extents(dataset) is None
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_odd_tensors_are_left_to_torch() -> None:
-    half = TensorDataset(torch.zeros(3, dtype=torch.complex32))
-    assert native_extents(half) is None
-    quantized = torch.quantize_per_tensor(torch.zeros(3), 1.0, 0, torch.qint8)
-    assert native_extents(TensorDataset(quantized)) is None
-    nested = torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)])
-    dataset = tensors(3)
-    for odd in ((nested,), (torch.tensor(3),), (torch.zeros(3), torch.zeros(4)), ()):
-        dataset.tensors = odd
-        assert native_extents(dataset) is None
 
 
 # --- all of them at once

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <numeric>
 #include <stdexcept>
 #include <string>
 
@@ -24,8 +25,13 @@ void Gatherer::gather(const Column& column, IndexSpan indices, std::byte* out, R
   if (column.stored != Stored::as_delivered) {
     return gather_runs({column, indices, {}}, nullptr, out, reading);
   }
-  const bool all_mapped = resolve(column, indices);
   const auto bytes = indices.size() * static_cast<std::size_t>(column.row_bytes);
+  if (column.strided()) {
+    gather_strided(column, indices, out);
+    if (column.boolean) normalise_booleans(out, bytes);
+    return;
+  }
+  const bool all_mapped = resolve(column, indices);
   const bool by_pread = reading == Reading::cold && column.row_bytes < kSmallRowBytes &&
                         !ranges_.empty() && !contiguous(column.row_bytes, indices.size());
   if (!all_mapped) {
@@ -37,7 +43,7 @@ void Gatherer::gather(const Column& column, IndexSpan indices, std::byte* out, R
 }
 
 void Gatherer::will_need(const Column& column, IndexSpan indices, const Spans& spans) {
-  if (column.row_bytes == 0 || indices.empty()) return;
+  if (column.row_bytes == 0 || indices.empty() || column.strided()) return;
   forget_many_pins();
   if (column.bounds != nullptr) return runs_will_need({column, indices, spans});
   resolve(column, indices);
@@ -48,7 +54,7 @@ void Gatherer::will_need(const Column& column, IndexSpan indices, const Spans& s
 }
 
 bool Gatherer::resident(const Column& column, IndexSpan indices, const Spans& spans) {
-  if (column.row_bytes == 0 || indices.empty()) return true;
+  if (column.row_bytes == 0 || indices.empty() || column.strided()) return true;
   forget_many_pins();
   if (column.bounds != nullptr) return runs_resident({column, indices, spans});
   resolve(column, indices);
@@ -137,6 +143,33 @@ void Gatherer::copy_mapped(const Column& column, IndexSpan indices, std::byte* o
   if (ranges_.empty()) return kernel.copy_rows(out, rows, count, row_bytes);
   const std::byte* fault = guarded(ranges_, [=] { kernel.copy_rows(out, rows, count, row_bytes); });
   if (fault != nullptr) throw_fault(column, indices, fault);
+}
+
+// The rows of one shard after another, for each shard has strides of its own.
+void Gatherer::gather_strided(const Column& column, IndexSpan indices, std::byte* out) {
+  const ColumnGroup& group = table_.group_of(column);
+  const auto row_bytes = static_cast<std::size_t>(column.row_bytes);
+  places_.resize(indices.size());
+  group.locate(indices.rows(), places_);
+  by_shard_.resize(indices.size());
+  std::iota(by_shard_.begin(), by_shard_.end(), std::size_t{0});
+  if (group.shard_count() > 1) {
+    std::stable_sort(by_shard_.begin(), by_shard_.end(), [&](std::size_t a, std::size_t b) {
+      return places_[a].shard < places_[b].shard;
+    });
+  }
+  for (std::size_t first = 0; first < by_shard_.size();) {
+    const std::int32_t number = places_[by_shard_[first]].shard;
+    const auto shard = static_cast<std::size_t>(number);
+    const RowStrides& strides = column.strides[shard];
+    const std::byte* base = base_of(column.sources[shard]) + column.offsets[shard];
+    strided_.clear();
+    for (; first < by_shard_.size() && places_[by_shard_[first]].shard == number; ++first) {
+      const std::size_t i = by_shard_[first];
+      strided_.push_back({base + places_[i].row * strides.row, out + i * row_bytes});
+    }
+    copy_strided(strided_, strides);
+  }
 }
 
 void Gatherer::throw_fault(const Column& column, IndexSpan indices, const std::byte* fault) const {

@@ -9,6 +9,7 @@
 
 #include "base/index_map.h"
 #include "batch/copy.h"
+#include "batch/copy_strided.h"
 #include "batch/pixels.h"
 #include "batch/spans.h"
 #include "storage/guard.h"
@@ -74,6 +75,7 @@ class Gatherer {
   std::span<const Run> runs(const Column& column, IndexSpan indices, const Spans& spans,
                             std::byte* out);
   // The addresses of the mapped rows, until the next call; nullptr where a file is read by pread.
+  // REQUIRES: the column has no strides.
   std::span<const std::byte* const> addresses(const Column& column, IndexSpan indices);
 
  private:
@@ -96,6 +98,7 @@ class Gatherer {
   // whether every row has one.
   bool resolve(const Column& column, IndexSpan indices);
   void copy_mapped(const Column& column, IndexSpan indices, std::byte* out);
+  void gather_strided(const Column& column, IndexSpan indices, std::byte* out);
   void read_rows(const Column& column, IndexSpan indices, std::byte* out);
   bool try_read_rows(const Column& column, IndexSpan indices, std::byte* out);
   void read_run(const Column& column, const RowPlace& place, IndexSpan samples, std::byte* out);
@@ -139,6 +142,9 @@ class Gatherer {
   std::vector<ByteRange> ranges_;        // of the pins
   std::vector<RowPlace> places_;
   std::vector<const std::byte*> rows_;
+  // Of a strided column:
+  std::vector<StridedRow> strided_;
+  std::vector<std::size_t> by_shard_;
   // Of a ragged or converted column:
   struct Origin {
     std::size_t first;    // sample of the batch

@@ -22,7 +22,7 @@ void Gatherer::gather_images(const Column& column, IndexSpan indices, const Imag
   if (column.row_bytes == 0) {  // nothing but padding
     rows_.assign(indices.size(), nullptr);
     deliver(images, 0, rows_, out);
-  } else if (!resolve(column, indices)) {
+  } else if (column.strided() || !resolve(column, indices)) {
     deliver_read(column, indices, images, out, false);
   } else if (reading == Reading::cold && column.row_bytes < kSmallRowBytes && !ranges_.empty() &&
              !contiguous(column.row_bytes, indices.size())) {
@@ -56,8 +56,8 @@ void Gatherer::deliver_mapped(const Column& column, IndexSpan indices, const Ima
   throw_unreadable(column, indices[i], source_of(column, indices.rows()[i]).file);
 }
 
-// Through system calls, some samples at a time; `resolved`: those that cannot be read so are
-// mapped.
+// Through system calls, or gathered by strides, some samples at a time; `resolved`: those that
+// cannot be read so are mapped.
 void Gatherer::deliver_read(const Column& column, IndexSpan indices, const ImageDelivery& images,
                             std::byte* out, bool resolved) {
   const auto row_bytes = static_cast<std::size_t>(column.row_bytes);
@@ -67,7 +67,9 @@ void Gatherer::deliver_read(const Column& column, IndexSpan indices, const Image
   for (std::size_t i = 0; i < most; ++i) read_.push_back(unconverted_.data() + i * row_bytes);
   for (std::size_t first = 0; first < indices.size(); first += most) {
     const auto part = indices.subspan(first, std::min(most, indices.size() - first));
-    if (!resolved) {
+    if (column.strided()) {
+      gather_strided(column, part, unconverted_.data());
+    } else if (!resolved) {
       read_rows(column, part, unconverted_.data());
     } else if (!try_read_rows(column, part, unconverted_.data())) {
       deliver_mapped(column, part, images, first, out);

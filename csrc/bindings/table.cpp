@@ -89,6 +89,26 @@ class TableBuilder {
     columns_.back().stored = stored_named(stored);
   }
 
+  // `strides` has a line for each shard: bytes from one row to the next, then of each axis of
+  // `shape`.
+  void add_strided_column(std::int32_t group, std::string name, const IndexArray& shape,
+                          std::int64_t item_bytes, const IndexArray& strides,
+                          const IndexArray& sources, const IndexArray& offsets, bool boolean) {
+    const auto lengths = as_span(shape);
+    const auto numbers = as_span(strides);
+    const std::size_t width = lengths.size() + 1;
+    std::int64_t row_bytes = item_bytes;
+    for (std::int64_t length : lengths) row_bytes = checked_mul(row_bytes, length);
+    Column strided = column(group, std::move(name), row_bytes, 0, sources, offsets, boolean);
+    if (numbers.size() % width != 0) {
+      throw py::value_error("one line of strides per shard is needed");
+    }
+    for (std::size_t at = 0; at < numbers.size(); at += width) {
+      strided.strides.push_back(RowStrides::of(lengths, numbers.subspan(at, width), item_bytes));
+    }
+    columns_.push_back(std::move(strided));
+  }
+
   void add_ragged_column(std::int32_t group, std::string name, std::int64_t element_bytes,
                          const IndexArray& sources, const IndexArray& offsets,
                          const IndexArray& bounds_sources, const IndexArray& bounds_offsets,
@@ -304,6 +324,9 @@ void register_table(py::module_& module) {
       .def("add_column", &TableBuilder::add_column, "group"_a, "name"_a, "row_bytes"_a,
            "row_stride"_a, "sources"_a.noconvert(), "offsets"_a.noconvert(), "boolean"_a = false,
            "stored"_a = "")
+      .def("add_strided_column", &TableBuilder::add_strided_column, "group"_a, "name"_a,
+           "shape"_a.noconvert(), "item_bytes"_a, "strides"_a.noconvert(), "sources"_a.noconvert(),
+           "offsets"_a.noconvert(), "boolean"_a = false)
       .def("add_checksums", &TableBuilder::add_checksums, "source"_a, "begin"_a, "end"_a,
            "block_bytes"_a, "crcs"_a)
       .def("add_ragged_column", &TableBuilder::add_ragged_column, "group"_a, "name"_a,

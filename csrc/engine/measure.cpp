@@ -25,7 +25,10 @@ struct Part {
   std::vector<const std::byte*> addresses;  // of rows of equal size that are copied as they are
   SpanTable spans;                          // of ragged ones
 
-  bool plain() const { return column->bounds == nullptr && column->stored == Stored::as_delivered; }
+  bool plain() const {
+    return column->bounds == nullptr && column->stored == Stored::as_delivered &&
+           !column->strided();
+  }
   std::size_t bytes(std::size_t first, std::size_t count) const {
     const std::int64_t rows = column->bounds == nullptr ? static_cast<std::int64_t>(count)
                                                         : spans.spans().part(first, count).total();
@@ -68,7 +71,7 @@ class Copier {
 
   // REQUIRES: before copy(k). Throws std::invalid_argument for rows that are read by pread.
   void prepare(std::size_t k) {
-    if (part_.plain()) return;
+    if (part_.plain() || part_.column->strided()) return;
     const std::size_t first = k * samples_.batch;
     const Spans spans =
         part_.column->bounds == nullptr ? Spans{} : part_.spans.spans().part(first, samples_.batch);
@@ -79,10 +82,13 @@ class Copier {
   }
 
   // Returns the bytes written.
-  std::size_t copy(std::size_t k) const {
+  std::size_t copy(std::size_t k) {
     const CopyKernel& kernel = copy_kernel();
     const std::size_t first = k * samples_.batch;
-    if (part_.plain()) {
+    if (part_.column->strided()) {
+      gatherer_.gather(*part_.column, samples_.indices.subspan(first, samples_.batch),
+                       buffer_.data(), Reading::mapped);
+    } else if (part_.plain()) {
       kernel.copy_rows(buffer_.data(), part_.addresses.data() + first, samples_.batch,
                        static_cast<std::size_t>(part_.column->row_bytes));
     } else {
@@ -113,12 +119,12 @@ class Copier {
 
 // Copies every `step`-th batch from `first` on, over and over, until `seconds` after all threads
 // have come through `ready`, each with warm buffers. Returns bytes per second.
-double copy_for(double seconds, std::barrier<>& ready, const std::deque<Copier>& copiers,
+double copy_for(double seconds, std::barrier<>& ready, std::deque<Copier>& copiers,
                 std::size_t batch_count, std::size_t first, std::size_t step) {
   std::size_t k = first % batch_count;
   const auto copy_next = [&] {
     std::size_t bytes = 0;
-    for (const Copier& copier : copiers) bytes += copier.copy(k);
+    for (Copier& copier : copiers) bytes += copier.copy(k);
     k = (k + step) % batch_count;
     return static_cast<std::int64_t>(bytes);
   };

@@ -103,6 +103,7 @@ void Table::check_column(const Column& column) const {
   if (column.sources.size() != shards || column.offsets.size() != shards) {
     throw std::invalid_argument(where + "needs one source and one offset per shard");
   }
+  if (column.strided()) return check_strided(column);
   const Bounds* bounds = column.bounds.get();
   if (bounds != nullptr) {
     if (column.row_stride != column.row_bytes) {
@@ -118,6 +119,36 @@ void Table::check_column(const Column& column) const {
     const std::int64_t total = bounds != nullptr ? bounds->totals[shard] : rows;
     if (total < 0) throw std::invalid_argument(where + "negative total");
     check_extent(column, shard, rows > 0 ? total : 0);
+  }
+}
+
+void Table::check_strided(const Column& column) const {
+  const ColumnGroup& group = group_of(column);
+  const std::string where = "field '" + column.name + "': ";
+  if (column.bounds != nullptr || column.stored != Stored::as_delivered ||
+      column.strides.size() != group.shard_count()) {
+    throw std::invalid_argument(where + "only fixed fields have strides, one set per shard");
+  }
+  for (std::size_t shard = 0; shard < group.shard_count(); ++shard) {
+    const Source& source = sources_.at(static_cast<std::size_t>(column.sources[shard]));
+    if (source.file >= 0) throw std::invalid_argument(where + "only memory has strides");
+    const std::int64_t rows = group.shard_rows(shard);
+    if (rows == 0 || column.row_bytes == 0) continue;
+    const RowStrides& strides = column.strides[shard];
+    std::int64_t row_bytes = strides.item_bytes;
+    for (const Axis& axis : strides.axes) row_bytes *= axis.length;
+    if (row_bytes != column.row_bytes) {
+      throw std::invalid_argument(where + "its strides are of another shape");
+    }
+    const std::int64_t reach = checked_mul(rows - 1, strides.row);
+    const std::int64_t first =
+        checked_add(column.offsets[shard] + strides.low, std::min<std::int64_t>(reach, 0));
+    const std::int64_t end = checked_add(checked_add(column.offsets[shard], strides.high),
+                                         std::max<std::int64_t>(reach, 0));
+    if (first >= 0 && std::cmp_less_equal(end, source.memory.size())) continue;
+    throw FormatError(where + std::to_string(rows) + " rows lie at bytes " + std::to_string(first) +
+                      " to " + std::to_string(end) + " of memory, which has " +
+                      std::to_string(source.memory.size()));
   }
 }
 

@@ -11,6 +11,7 @@
 #include "base/index_map.h"
 #include "storage/file_cache.h"
 #include "storage/stored.h"
+#include "storage/strides.h"
 
 namespace fastload {
 
@@ -34,7 +35,10 @@ struct Column {
   std::int32_t group;
   std::shared_ptr<const Bounds> bounds = nullptr;  // of a ragged column
   Stored stored = Stored::as_delivered;
+  // Per shard, all in memory, if rows are no blocks of bytes; then `row_stride` means nothing.
+  std::vector<RowStrides> strides = {};
 
+  bool strided() const { return !strides.empty(); }
   std::int64_t delivered_bytes() const {  // of a row
     if (stored == Stored::as_delivered) return row_bytes;
     return row_bytes / stored_bytes(stored) * static_cast<std::int64_t>(sizeof(std::int64_t));
@@ -134,6 +138,7 @@ class Table {
 
  private:
   void check_column(const Column& column) const;
+  void check_strided(const Column& column) const;
   // That `rows` rows of a shard lie inside their source.
   void check_extent(const Column& column, std::size_t shard, std::int64_t rows) const;
 

@@ -115,13 +115,12 @@ def _rows(column: Column, shard: int, rows: int, opened: dict[Source, Array]) ->
     field = column.field
     if rows == 0 or field.row_bytes == 0:
         return np.zeros((rows, *field.shape), field.storage)
-    inner = np.empty(field.shape, field.storage).strides
     return np.ndarray(
         (rows, *field.shape),
         field.storage,
         buffer=_opened(column.sources[shard], opened),
         offset=int(column.offsets[shard]),
-        strides=(column.row_stride, *inner),
+        strides=column.shard_strides(shard),
     )
 
 

@@ -56,11 +56,7 @@ def number_field(name: str, dtype: np.dtype[Any], shape: Sequence[int]) -> Field
 
 
 def readable(array: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
-    """The array itself, or a copy if it cannot be read in place.
-
-    An array can be as long as each row is one block of memory and rows follow each other at a fixed
-    distance upwards: slices, memmaps and sliding windows do. Others (Fortran order, negative
-    strides) and big-endian ones are copied.
+    """The array itself; a copy if it is big-endian, for other arrays are read in place.
 
     Raises:
         TypeError: a masked array or a dtype that is not one of plain numbers.
@@ -74,7 +70,7 @@ def readable(array: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
         )
     if array.ndim == 0:
         raise ValueError(f"field {name!r}: an array of shape () has no sample axis")
-    if array.dtype.isnative and rows_are_blocks(array.shape, array.strides, array.itemsize):
+    if array.dtype.isnative:
         return array
     return np.ascontiguousarray(array, array.dtype.newbyteorder("="))
 
@@ -89,11 +85,27 @@ def read_extents(array: npt.NDArray[Any], name: str, dtype: str | None = None) -
     """
     field = Field(name, dtype or array.dtype.name, array.shape[1:])
     rows = len(array)
-    stride = array.strides[0] if rows > 1 else field.row_bytes
-    size = (rows - 1) * stride + field.row_bytes if rows else 0
-    source = MemorySource(array, array.__array_interface__["data"][0], size)
-    column = Column(field, stride, (source,), np.zeros(1, np.int64))
+    address = array.__array_interface__["data"][0]
+    if rows_are_blocks(array.shape, array.strides, array.itemsize):
+        stride = array.strides[0] if rows > 1 else field.row_bytes
+        size = (rows - 1) * stride + field.row_bytes if rows else 0
+        column = Column(field, stride, (MemorySource(array, address, size),), np.zeros(1, np.int64))
+    else:
+        low, high = _reach(array)
+        column = Column(
+            field,
+            field.row_bytes,
+            (MemorySource(array, address + low, high - low),),
+            np.array([-low], np.int64),
+            strides=np.array([array.strides], np.int64),
+        )
     return Extents((Group(np.array([rows], np.int64), (column,)),), 0)
+
+
+def _reach(array: npt.NDArray[Any]) -> tuple[int, int]:
+    """Bytes from the first number of an array to its lowest byte, and behind its highest one."""
+    ends = [(n - 1) * stride for n, stride in zip(array.shape, array.strides, strict=True)]
+    return sum(min(end, 0) for end in ends), sum(max(end, 0) for end in ends) + array.itemsize
 
 
 def rows_are_blocks(shape: tuple[int, ...], strides: tuple[int, ...], item_bytes: int) -> bool:
@@ -139,7 +151,17 @@ def tensor_array(tensor: Any, name: str) -> tuple[npt.NDArray[Any], str]:
 
 @dataclass(frozen=True)
 class MappedFile:
-    """An array that lies in a file, as a pickle carries it."""
+    """An array that lies in a file, as a pickle carries it.
+
+    Attributes:
+        path: Of the file.
+        offset: The byte of the file where the lowest byte of the array lies.
+        size_bytes: From there to behind the highest one.
+        dtype: Of the array.
+        shape: Of the array.
+        strides: Of the array.
+        first: Bytes from the lowest byte to the first number.
+    """
 
     path: str
     offset: int
@@ -147,11 +169,12 @@ class MappedFile:
     dtype: str
     shape: tuple[int, ...]
     strides: tuple[int, ...]
+    first: int = 0
 
     def open(self) -> npt.NDArray[Any]:
         """Maps the file again, read-only."""
         held = np.memmap(self.path, np.uint8, "r", self.offset, (self.size_bytes,))
-        return np.ndarray(self.shape, self.dtype, held, 0, self.strides)
+        return np.ndarray(self.shape, self.dtype, held, self.first, self.strides)
 
 
 def mapped_file(array: npt.NDArray[Any]) -> MappedFile | None:
@@ -164,12 +187,12 @@ def mapped_file(array: npt.NDArray[Any]) -> MappedFile | None:
         return None
     held: Any = owner._mmap  # type: ignore[attr-defined]
     map_start = np.frombuffer(held, np.uint8).__array_interface__["data"][0]
-    in_map = array.__array_interface__["data"][0] - map_start
+    low, high = _reach(array)
+    in_map = array.__array_interface__["data"][0] + low - map_start
     offset = owner.offset - owner.offset % mmap.ALLOCATIONGRANULARITY + in_map
-    last = sum((n - 1) * stride for n, stride in zip(array.shape, array.strides, strict=True))
-    size = last + array.itemsize
+    size = high - low
     path = os.path.join(os.getcwd(), os.fspath(owner.filename))
     whole = os.path.isfile(path) and os.path.getsize(path) >= offset + size
     if array.size == 0 or not 0 <= in_map <= len(held) - size or not whole:
         return None
-    return MappedFile(path, offset, size, array.dtype.str, array.shape, array.strides)
+    return MappedFile(path, offset, size, array.dtype.str, array.shape, array.strides, -low)

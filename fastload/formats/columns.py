@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterator
 from dataclasses import replace
@@ -103,8 +102,8 @@ def _view(group: Group, column: Column, table: _core.Table) -> npt.NDArray[Any] 
             return None
         start = owner.__array_interface__["data"][0]
     address = start + int(column.offsets[shard])
-    strides = (column.row_stride, *_inner_strides(field))
-    if address % field.storage.alignment or column.row_stride % field.storage.alignment:
+    strides = column.shard_strides(shard)
+    if any(number % field.storage.alignment for number in (address, *strides)):
         return None
     interface = {
         "version": 3,
@@ -121,13 +120,6 @@ def _is_whole(source: FileSource) -> bool:
         return os.stat(source.path).st_size >= source.size_bytes
     except OSError:
         return False
-
-
-def _inner_strides(field: Field) -> tuple[int, ...]:
-    lengths = field.shape
-    return tuple(
-        math.prod(lengths[axis + 1 :]) * field.storage.itemsize for axis in range(len(lengths))
-    )
 
 
 def viewed(array: npt.NDArray[Any], field: Field) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fastload.formats.extents import Bounds, Column, Extents, Group, Int64Array
+from fastload.formats.extents import Bounds, Column, Extents, FileSource, Group, Int64Array
 from fastload.structure import flatten, is_leaf, leaf_names, map_leaves, renumber, skeleton
 
 
@@ -48,12 +48,13 @@ def _check_unmixed(parts: Sequence[Extents]) -> None:
 
 def _join_columns(columns: list[Column]) -> Column:
     first = columns[0]
+    strided = _need_strides(columns)
     for other in columns[1:]:
         if replace(other.field, name=first.field.name) != first.field:
             raise ValueError(f"field {first.field.name!r} is {first.field} and {other.field}")
         if other.stored != first.stored:
             raise ValueError(f"field {first.field.name!r} is stored in different dtypes")
-        if other.row_stride != first.row_stride:
+        if not strided and other.row_stride != first.row_stride:
             raise ValueError(f"field {first.field.name!r} has different row strides")
     sources = tuple(source for column in columns for source in column.sources)
     offsets = np.concatenate([column.offsets for column in columns])
@@ -70,11 +71,31 @@ def _join_columns(columns: list[Column]) -> Column:
     )
     known = [column.sizes for column in columns if column.sizes is not None]
     sizes = np.concatenate(known) if len(known) == len(columns) else None
+    if strided:
+        strides = np.array(
+            [c.shard_strides(shard) for c in columns for shard in range(len(c.sources))], np.int64
+        )
+        first = replace(first, row_stride=first.row_bytes, strides=strides)
     return replace(first, sources=sources, offsets=offsets, bounds=bounds, sizes=sizes)
 
 
 def _ends(bounds: Bounds) -> Int64Array:
     return np.full((len(bounds.sources), 2), -1) if bounds.ends is None else bounds.ends
+
+
+def _need_strides(columns: list[Column]) -> bool:
+    """Whether the rows of the parts are at different distances, or are no blocks."""
+    first = columns[0]
+    different = any(column.row_stride != first.row_stride for column in columns)
+    if all(column.strides is None for column in columns) and not different:
+        return False
+    in_files = [c for c in columns if any(isinstance(s, FileSource) for s in c.sources)]
+    if in_files and any(column.strides is not None for column in columns):
+        raise ValueError(
+            f"field {first.field.name!r} is not contiguous in memory in one part and lies in files "
+            "in another: make the arrays contiguous"
+        )
+    return not in_files and first.bounds is None and first.stored is None
 
 
 def _join_groups(groups: list[Group]) -> Group:

@@ -9,7 +9,6 @@ import ctypes
 import hashlib
 import math
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import attrgetter
@@ -138,6 +137,9 @@ class Column:
             than 64 bits, which the core casts to int64.
         sizes: Of images whose sizes are stored, one per shard: the byte of its source where they
             start: uint32 (rows, 2), height and width of each, 0 where they are not known.
+        strides: int64 (shards, 1 + axes of a sample): bytes from one row to the next and along each
+            axis, possibly 0 or negative, as numpy counts them; None where each row is one block.
+            Only memory has them; `row_stride` is then that of dense rows.
     """
 
     field: Field
@@ -147,6 +149,7 @@ class Column:
     bounds: Bounds | None = None
     stored: str | None = None
     sizes: Int64Array | None = None
+    strides: Int64Array | None = None
 
     @property
     def row_bytes(self) -> int:
@@ -154,6 +157,12 @@ class Column:
         if self.stored is None:
             return self.field.row_bytes
         return math.prod(self.field.shape) * np.dtype(self.stored).itemsize
+
+    def shard_strides(self, shard: int) -> tuple[int, ...]:
+        """Bytes from one row to the next and along each axis of a sample, as numpy counts them."""
+        if self.strides is not None:
+            return tuple(self.strides[shard].tolist())
+        return self.row_stride, *np.empty(self.field.shape, self.field.storage).strides
 
     def check(self, shard_rows: Int64Array) -> None:
         """Raises FormatError for the first shard that reaches beyond its source."""
@@ -166,6 +175,9 @@ class Column:
             raise ValueError(f"field {name!r}: {self.stored} cannot be read as {self.field.dtype}")
         if (bounds is not None) != self.field.ragged:
             raise ValueError(f"field {name!r}: ragged fields have bounds, and no others")
+        if self.strides is not None:
+            self._check_strides(shard_rows)
+            return
         if bounds is None:
             self._check_room(self.sources, self.offsets, shard_rows, self.row_bytes, "samples")
             return
@@ -181,6 +193,16 @@ class Column:
         self._check_room(bounds.sources, bounds.offsets, rows, 8, "bounds")
         if self.sizes is not None:
             self._check_room(self.sources, self.sizes, shard_rows, SIZE_BYTES, "sizes")
+
+    def _check_strides(self, shard_rows: Int64Array) -> None:
+        """The core compares them with the memory when it builds the table."""
+        name, width = self.field.name, 1 + len(self.field.shape)
+        if self.strides is None or self.strides.shape != (len(shard_rows), width):
+            raise ValueError(f"field {name!r}: strides and shape do not fit each other")
+        if self.bounds is not None or self.stored is not None:
+            raise ValueError(f"field {name!r}: only fixed fields have strides")
+        if any(isinstance(source, FileSource) for source in self.sources):
+            raise ValueError(f"field {name!r}: only memory has strides")
 
     def _check_room(
         self,
@@ -216,9 +238,17 @@ class Column:
             ends = None if bounds.ends is None else bounds.ends[shards]
             bounds = Bounds(bounds.sources[shards], starts, bounds.totals[shards], ends)
         else:
-            offsets[:1] += skip * self.row_stride
-        sources = self.sources[shards]
-        return replace(self, sources=sources, offsets=offsets, bounds=bounds, sizes=sizes)
+            strides = self.strides
+            row_stride = self.row_stride if strides is None else strides[shards, 0][:1]
+            offsets[:1] += skip * row_stride
+        return replace(
+            self,
+            sources=self.sources[shards],
+            offsets=offsets,
+            bounds=bounds,
+            sizes=sizes,
+            strides=None if self.strides is None else self.strides[shards],
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -344,25 +374,9 @@ class Extents:
 
     def build(self, io: str = "auto") -> _core.Table:
         """The core's table over these bytes. `io` is "auto", "mmap" or "pread"."""
-        from fastload import _core
+        from fastload.formats.core_table import build_table
 
-        builder = _core.TableBuilder(io)
-        numbers: dict[Source, int] = {}
-        seen: dict[int, Int64Array] = {}  # most columns have the very same sources
-
-        def numbered(sources: tuple[Source, ...]) -> Int64Array:
-            if id(sources) not in seen:
-                for source in sources:
-                    if source not in numbers:
-                        numbers[source] = _add_source(builder, source)
-                seen[id(sources)] = np.array([numbers[source] for source in sources], np.int64)
-            return seen[id(sources)]
-
-        for group_ in self.groups:
-            group = builder.add_group(group_.shard_rows, group_.index_map)
-            for column in group_.columns:
-                _add_column(builder, group, column, numbered)
-        return builder.build(self.mixed)
+        return build_table(self, io)
 
     def fingerprint(self) -> str:
         """A hash of the content that does not depend on paths, times or the machine.
@@ -378,30 +392,3 @@ class Extents:
         from fastload.formats.fingerprint import fingerprint
 
         return fingerprint(self)
-
-
-def _add_source(builder: _core.TableBuilder, source: Source) -> int:
-    if isinstance(source, MemorySource):
-        return builder.add_memory(source.array, source.address, source.size_bytes)
-    number = builder.add_file(source.path, source.size_bytes, source.identity)
-    if source.blocks is not None and source.blocks.lazy:
-        builder.add_checksums(number, *source.blocks[:4])
-    return number
-
-
-def _add_column(
-    builder: Any,
-    group: int,
-    column: Column,
-    numbered: Callable[[tuple[Source, ...]], Int64Array],
-) -> None:
-    name, size, bounds = column.field.name, column.row_bytes, column.bounds
-    rest: tuple[object, ...] = (column.field.dtype == "bool",)
-    if column.stored is not None:
-        rest += (column.stored,)
-    sources = numbered(column.sources)
-    if bounds is None:
-        builder.add_column(group, name, size, column.row_stride, sources, column.offsets, *rest)
-    else:
-        where = numbered(bounds.sources), bounds.offsets, bounds.totals
-        builder.add_ragged_column(group, name, size, sources, column.offsets, *where, *rest)

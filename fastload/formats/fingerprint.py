@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import json
+from typing import Any
 
-from fastload.formats.extents import Column, Extents, Field, Int64Array, Source
+import numpy as np
+import numpy.typing as npt
+
+from fastload.formats.extents import Column, Extents, Field, Int64Array, MemorySource, Source
 from fastload.structure import Structure, children, is_leaf, to_json
 
 _SAMPLE_BYTES = 4096  # of either end of an extent
@@ -54,6 +59,9 @@ def _update_with_column(digest: hashlib._Hash, column: Column, shard_rows: Int64
         if rows == 0:
             continue
         source, start = column.sources[shard], int(column.offsets[shard])
+        if column.strides is not None:
+            _update_with_strided(digest, column, shard, rows)
+            continue
         if bounds is None:
             size = (rows - 1) * column.row_stride + column.row_bytes
         else:
@@ -67,6 +75,31 @@ def _update_with_column(digest: hashlib._Hash, column: Column, shard_rows: Int64
             first = min(first, last)
             start, size = start + first * column.row_bytes, (last - first) * column.row_bytes
         _update(digest, source, start, size)
+
+
+def _update_with_strided(digest: hashlib._Hash, column: Column, shard: int, rows: int) -> None:
+    """As of an array with the same content whose rows follow each other densely."""
+    row_bytes, size = column.row_bytes, rows * column.row_bytes
+    digest.update(size.to_bytes(8, "little"))
+    some = min(rows, -(-_SAMPLE_BYTES // max(row_bytes, 1)))
+    array = _memory_array(column, shard, rows)
+    digest.update(np.ascontiguousarray(array[:some]).tobytes()[:_SAMPLE_BYTES])
+    if size > _SAMPLE_BYTES:
+        digest.update(np.ascontiguousarray(array[rows - some :]).tobytes()[-_SAMPLE_BYTES:])
+
+
+def _memory_array(column: Column, shard: int, rows: int) -> npt.NDArray[Any]:
+    """The rows of one shard that lies in memory, as an array over that memory."""
+    source = column.sources[shard]
+    assert isinstance(source, MemorySource)
+    lent = (ctypes.c_uint8 * source.size_bytes).from_address(source.address)
+    return np.ndarray(
+        (rows, *column.field.shape),
+        column.field.storage,
+        np.frombuffer(memoryview(lent), np.uint8),
+        int(column.offsets[shard]),
+        column.shard_strides(shard),
+    )
 
 
 def _update(digest: hashlib._Hash, source: Source, start: int, size: int) -> None:

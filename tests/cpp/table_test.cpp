@@ -70,6 +70,36 @@ int main() {
     CHECK_THROWS(std::overflow_error, fits(INT64_MAX / 4, 4, 1, 60, 68));
   });
 
+  check::promise("every item of a strided column lies inside its memory, to the byte", [] {
+    std::vector<std::byte> memory(100);
+    const auto fits = [&](std::int64_t rows, const Indices& strides, std::int64_t offset,
+                          std::int64_t row_bytes = 12) {
+      Column column{"x", row_bytes, 0, {0}, {offset}, false, 0};
+      column.strides = {RowStrides::of(Indices{3}, strides, 4)};
+      std::vector<ColumnGroup> groups;
+      groups.emplace_back(std::vector<std::int64_t>{rows}, Indices(), false);
+      const Table table(std::make_unique<FileCache>(Io::kAuto), {Source{-1, memory}},
+                        std::move(groups), {column});
+    };
+    fits(5, {4, 40}, 0);  // the last item ends at 16 + 80 + 4
+    fits(5, {-4, 40}, 16);
+    fits(5, {-4, -40}, 96);
+    fits(1'000'000, {0, 0}, 96);
+    fits(0, {4, 1000}, 500);
+    for (const std::int64_t offset : {-1, 1}) CHECK_THROWS(FormatError, fits(5, {4, 40}, offset));
+    for (const std::int64_t offset : {95, 97}) {
+      CHECK_THROWS(FormatError, fits(5, {-4, -40}, offset));
+    }
+    CHECK_THROWS(FormatError, fits(6, {4, 40}, 0));
+    CHECK_THROWS(std::overflow_error, fits(3, {INT64_MAX / 2 + 1, 40}, 0));
+    CHECK_THROWS(std::invalid_argument, fits(5, {4, 40}, 0, 16));
+    Column in_file{"x", 12, 0, {0}, {0}, false, 0};
+    in_file.strides = {RowStrides::of(Indices{3}, Indices{4, 8}, 4)};
+    CHECK_THROWS(std::invalid_argument, one_column({2}, in_file, 100));
+    in_file.strides.push_back(in_file.strides[0]);
+    CHECK_THROWS(std::invalid_argument, one_column({2}, in_file, 100));
+  });
+
   check::promise("only whole numbers are converted", [] {
     const auto build = [](std::int64_t row_bytes, Stored stored, bool boolean) {
       one_column({2}, {"x", row_bytes, row_bytes, {0}, {0}, boolean, 0, nullptr, stored}, 100);
