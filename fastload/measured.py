@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import statistics
 from collections.abc import Sequence
@@ -10,7 +9,8 @@ from typing import NamedTuple
 
 # Two-sided 95 % quantiles of Student's t, by degrees of freedom.
 _QUANTILES = (12.7, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36)
-_BLOCKS = 8
+_BLOCKS = 8  # at most,
+_FEWEST = 4  # and of whole bursts
 _UNITS = ((3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 
 
@@ -56,21 +56,27 @@ class Range(NamedTuple):
         return Range(self.low / max(tiny, other.high), self.high / max(tiny, other.low))
 
 
-def mean_range(values: Sequence[float]) -> Range:
+def mean_range(values: Sequence[float], period: int = 1) -> Range:
     """The 95 % confidence interval of the mean of a series, by the means of up to 8 blocks of it.
 
-    Blocks, since neighbours are alike: loaders with workers deliver in bursts.
+    Args:
+        values: In the order in which they were measured: neighbours may be alike.
+        period: Of bursts in the series, as loaders with workers make them; blocks hold whole ones.
 
     Example:
         >>> mean_range([1.0] * 40)
         Range(low=1.0, high=1.0)
+        >>> mean_range([0.0, 4.0] * 20, period=2)
+        Range(low=2.0, high=2.0)
     """
     mean = statistics.fmean(values)
-    count = min(_BLOCKS, len(values))
+    size = period * math.ceil(len(values) / (period * _BLOCKS))
+    if len(values) // size < min(_FEWEST, len(values)):
+        size = math.ceil(len(values) / _BLOCKS)
+    count = len(values) // size
     if count < 2:
         return Range(mean, mean)
-    edges = [len(values) * block // count for block in range(count + 1)]
-    means = [statistics.fmean(values[a:b]) for a, b in itertools.pairwise(edges)]
+    means = [statistics.fmean(values[n * size : (n + 1) * size]) for n in range(count)]
     error = _QUANTILES[count - 2] * statistics.stdev(means) / math.sqrt(count)
     return Range(mean - error, mean + error)
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
+
+from fastload.doctor.load import Snapshot
 
 
 class Clock:
@@ -19,6 +22,23 @@ class Clock:
     def __call__(self) -> float:
         self.asked += 1
         return self.now
+
+
+class Counters:
+    """Snapshots of a machine on which a second passes between two of them.
+
+    Args:
+        others: Share of all CPU time that other processes use.
+    """
+
+    def __init__(self, others: float = 0.0) -> None:
+        self.others, self.taken = others, 0
+
+    def __call__(self) -> Snapshot:
+        self.taken += 1
+        busy, cores = self.others * self.taken, len(os.sched_getaffinity(0))
+        idle = (1 - self.others) * self.taken
+        return Snapshot(float(self.taken), cores * busy, cores * idle, 0.0, 0, 0, 0, None)
 
 
 class Loader(DataLoader[Any]):

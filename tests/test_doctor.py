@@ -9,14 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from calibrated import Clock, Loader, train
+from calibrated import Clock, Counters, Loader, train
 from torch.utils.data import DataLoader
 
 from fastload import ArrayDataset, FastLoader
-from fastload.doctor import script, verdict
+from fastload.doctor import script
 from fastload.doctor.phases import Finished, Probe
 
-FACTS = {"cores": 8, "quota_cores": None, "ranks_on_host": 1, "memlock_bytes": None, "gpus": []}
+
+def quiet(clock: Clock) -> Probe:
+    """A probe of a machine that does nothing else."""
+    return Probe(clock=clock, counters=Counters())
 
 
 def examined(run: Callable[[], None], probe: Probe) -> dict[str, Any]:
@@ -58,10 +61,17 @@ def test_verdict_of_a_calibrated_training(
 ) -> None:
     clock, step_s = Clock(), 0.02
     loader = Loader(clock, ratio * step_s, jitter, workers)
-    report = examined(train(clock, loader, step_s), Probe(clock=clock))
+    report = examined(train(clock, loader, step_s), quiet(clock))
     assert report["verdict"] == ("data-bound" if bound else "compute-bound")
     perfect = 1 + ratio if workers == 0 else max(1.0, ratio)
-    assert report["perfect_loader_gain"] == pytest.approx(perfect, rel=0.03 + jitter / 4)
+    assert_gain(report, perfect, rel=0.03 + jitter / 4)
+
+
+def assert_gain(report: dict[str, Any], perfect: float, rel: float) -> None:
+    """The true gain lies in the reported range, which is no wider than the noise."""
+    low, high = (report["perfect_loader_gain"][name] for name in ("low", "high"))
+    assert low * (1 - rel) <= perfect <= high * (1 + rel)
+    assert high / low < 1 + 5 * rel
 
 
 def test_a_full_queue_does_not_hide_slow_loading() -> None:
@@ -75,9 +85,9 @@ def test_a_full_queue_does_not_hide_slow_loading() -> None:
         return original(self, x)
 
     torch.nn.Linear.forward = slow_first  # type: ignore[method-assign]
-    report = examined(run, Probe(clock=clock))
+    report = examined(run, quiet(clock))
     assert report["verdict"] == "data-bound"
-    assert report["perfect_loader_gain"] == pytest.approx(1.15, rel=0.02)
+    assert_gain(report, 1.15, rel=0.03)
 
 
 @pytest.mark.parametrize(("batches", "gain"), [(10_000, 1.0), (10, 1 + 0.05 / 0.02)])
@@ -97,88 +107,15 @@ def test_what_the_start_of_an_epoch_takes_counts_in_each_but_the_first(
         for _ in range(20):
             train(clock, loader, 0.02)()
 
-    report = examined(run, Probe(clock=clock))
-    assert report["perfect_loader_gain"] == pytest.approx(gain, rel=0.05)
+    report = examined(run, quiet(clock))
+    low, high = (report["perfect_loader_gain"][name] for name in ("low", "high"))
+    assert low * 0.95 <= gain <= high * 1.05
 
 
 def test_noise_of_the_step_is_not_loading() -> None:
     clock = Clock()
     run = train(clock, Loader(clock, 0.001, 0.5, 2), 0.02, jitter=0.5)
-    assert examined(run, Probe(clock=clock))["verdict"] == "compute-bound"
-
-
-def summary(step: float, wait: float = 0.0) -> dict[str, float]:
-    own = step - wait
-    figures = {"step_ms": step, "wait_ms": wait, "own_ms": own, "own_median_ms": own}
-    return {"steps": 40, "own_error_ms": 0.01, **figures}
-
-
-def a_rank(number: int = 0, where: str = "cpu", **phases: dict[str, float]) -> dict[str, Any]:
-    loader = {"native": False, "map_style": True, "num_workers": 2, "pin_memory": False}
-    load = {"cpu_busy": 0.3, "waiting_for_storage": 0.0, "throttled": False}
-    return {
-        "rank": number,
-        "device": where,
-        "phases": phases,
-        "load": load,
-        "notes": [],
-        "loader": loader | {"persistent_workers": True},
-        "timeline": [],
-    }
-
-
-def test_time_that_copies_take_is_transfer() -> None:
-    phases = {"real": summary(20, 1), "cached": summary(20), "device": summary(15)}
-    report = verdict.diagnose([a_rank(where="cuda", **phases)], FACTS)
-    assert report["verdict"] == "transfer-bound"
-    assert report["shares"] == pytest.approx(
-        {"data": 0, "transfer": 0.25, "synchronisation": 0, "compute": 0.75}
-    )
-    assert "pin_memory=True" in report["advice"][0]
-
-
-def test_a_device_is_not_idle_for_data_if_no_host_waits() -> None:
-    phases = {"real": summary(20, 0.1), "cached": summary(15), "device": summary(15)}
-    assert verdict.diagnose([a_rank(where="cuda", **phases)], FACTS)["verdict"] == "compute-bound"
-
-
-def test_no_loader_is_said_to_beat_the_cached_batches() -> None:
-    real = summary(30, 2) | {"own_median_ms": 40.0}  # more than the mean: some steps were short
-    report = verdict.diagnose([a_rank(real=real, cached=summary(1))], FACTS)
-    assert report["perfect_loader_gain"] == pytest.approx(30)
-
-
-def test_a_slow_rank_is_named() -> None:
-    fast = {"real": summary(20), "cached": summary(20), "alone": summary(10)}
-    slow = {"real": summary(20), "cached": summary(20), "alone": summary(20)}
-    report = verdict.diagnose([a_rank(0, **fast), a_rank(1, **slow)], FACTS)
-    assert (report["verdict"], report["slowest_rank"]) == ("synchronisation-bound", 1)
-    waits = {"real": summary(20, 10), "cached": summary(10), "alone": summary(10)}
-    follows = {"real": summary(20), "cached": summary(10), "alone": summary(10)}
-    report = verdict.diagnose([a_rank(0, **follows), a_rank(1, **waits)], FACTS)
-    assert (report["verdict"], report["slowest_rank"]) == ("data-bound", 1)
-    assert report["perfect_loader_gain"] == pytest.approx(2)
-
-
-@pytest.mark.parametrize(
-    ("change", "advice"),
-    [
-        ({"load": {"waiting_for_storage": 0.4}}, "storage too slow"),
-        ({"loader": {"num_workers": 0}}, "num_workers=8 instead of 0"),
-        ({"loader": {"num_workers": 2}}, "num_workers=4 instead of 2"),
-        (
-            {"loader": {"num_workers": 0, "map_style": False}},
-            "instead of 0; each must give its own",
-        ),
-        ({"loader": {"num_workers": 8}}, "pack this dataset"),
-        ({"loader": {"num_workers": 8, "native": True}, "load": {"throttled": True}}, "CPU too"),
-    ],
-)
-def test_advice_names_what_to_change(change: dict[str, Any], advice: str) -> None:
-    rank = a_rank(real=summary(20, 10), cached=summary(10))
-    for part, values in change.items():
-        rank[part] |= values
-    assert any(advice in line for line in verdict.diagnose([rank], FACTS)["advice"])
+    assert examined(run, quiet(clock))["verdict"] == "compute-bound"
 
 
 # --- What it does to a script -------------------------------------------------------------------
@@ -259,7 +196,7 @@ def test_a_validation_is_not_taken_for_the_training_nor_its_time() -> None:
                 for _ in validation:
                     clock.now += 1
 
-    report = examined(run, Probe(clock=clock))
+    report = examined(run, quiet(clock))
     assert report["step_ms"] == pytest.approx(20, rel=0.01)
     assert report["ranks"][0]["loader"]["class"] == "Loader"
 
@@ -287,7 +224,7 @@ def test_with_a_device_the_last_batches_lie_there_already(
     else:
         assert places == {None: {"cpu"}, "real": {"cpu"}, "cached": {"cpu"}, "device": {"meta"}}
         assert report["verdict"] == "transfer-bound"
-        assert report["shares"]["transfer"] == pytest.approx(2 / 3)
+        assert report["shares"]["transfer"] == {"low": 0.667, "high": 0.667}
 
 
 def test_a_script_that_writes_to_its_batches_gets_copies() -> None:
@@ -319,11 +256,11 @@ def test_a_short_script_is_judged_by_its_waiting_and_a_shorter_one_not_at_all() 
         for _, _ in zip(range(batches), train_steps(Loader(clock, 0.02, 0.0, 0)), strict=False):
             clock.now += 0.02
 
-    report = examined(lambda: run(30), Probe(clock=clock))
+    report = examined(lambda: run(30), quiet(clock))
     assert report["verdict"] == "data-bound"
     assert any("ended early" in note for note in report["notes"])
     with pytest.raises(RuntimeError, match="fewer --steps"):
-        script.watch(lambda: run(5), Probe(clock=clock))
+        script.watch(lambda: run(5), quiet(clock))
 
 
 def test_errors_of_the_script_are_the_scripts_until_batches_are_ours() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from calibrated import Clock, Loader, train
+from calibrated import Clock, Counters, Loader, train
 from pages import well_formed
 
 from fastload.cli import main
@@ -91,12 +91,9 @@ def test_it_is_absent_where_nobody_knows(
 def test_the_doctor_quotes_it_and_judges_without(
     nvml: Nvml, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # What else this machine does meanwhile changes the advice: here nothing.
-    monkeypatch.setattr("fastload.doctor.machine.Load.end", lambda load: None)
-
     def examined(device: torch.device | None) -> dict[str, Any]:
         clock = Clock()
-        probe, loader = Probe(20, clock=clock), Loader(clock, 0.04, 0.0, 1)
+        probe, loader = Probe(20, clock=clock, counters=Counters()), Loader(clock, 0.04, 0.0, 1)
         if device is not None:
             probe_utilisation = Utilisation(device, clock)
             monkeypatch.setattr(
@@ -163,4 +160,4 @@ def test_the_log_quotes_it_now_and_then(
     shown = capsys.readouterr().out
     assert "NVML" in shown
     assert "92 %" in shown
-    assert "80.0%" in shown  # busy, by the device's own clock
+    assert "80 %" in shown  # busy, by the device's own clock

@@ -4,82 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import resource
 import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
+from fastload.doctor import load
+
 _PSEUDO = {"tmpfs", "ramfs"}
 _REMOTE = {"nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "ceph", "9p", "beegfs", "glusterfs"}
-
-
-class Load:
-    """How busy the CPUs of this process are between two moments, by the kernel's counters.
-
-    Example:
-        >>> load = Load()
-        >>> load.begin()
-        >>> load.end()
-        >>> 0 <= load.busy <= 1
-        True
-    """
-
-    def __init__(self) -> None:
-        self.busy = self.waiting_for_storage = 0.0  # of the time of all CPUs
-        self.throttled = False  # the cgroup's quota stopped the process
-        self._before: tuple[list[int], int] | None = None
-
-    def begin(self) -> None:
-        """Notes the counters."""
-        self._before = _cpu_times(), _throttled()
-
-    def end(self) -> None:
-        """Finds what has happened since."""
-        if self._before is None:
-            return
-        before, throttled = self._before
-        spent = [after - first for after, first in zip(_cpu_times(), before, strict=True)]
-        total = max(1, sum(spent))
-        self.busy = 1 - (spent[3] + spent[4]) / total
-        self.waiting_for_storage = spent[4] / total
-        self.throttled = _throttled() > throttled
-
-
-def _cpu_times() -> list[int]:
-    """user, nice, system, idle, iowait, irq, softirq, steal of the CPUs that may be used."""
-    usable = {f"cpu{number}" for number in os.sched_getaffinity(0)}
-    times = [0] * 8
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/stat").read_text().splitlines():
-            name, *values = line.split()
-            if name in usable:
-                times = [a + int(b) for a, b in zip(times, values, strict=False)]
-    return times
-
-
-def _cgroup_file(name: str) -> str:
-    """The file of this process's cgroup (version 2), or of the root a container sees; or ""."""
-    folders = ["/sys/fs/cgroup"]
-    with contextlib.suppress(OSError):
-        found = re.search(r"^0::(/.*)$", Path("/proc/self/cgroup").read_text(), re.MULTILINE)
-        folders.insert(0, "/sys/fs/cgroup" + (found[1] if found else ""))
-    for folder in folders:
-        with contextlib.suppress(OSError):
-            return Path(folder, name).read_text()
-    return ""
-
-
-def _throttled() -> int:
-    found = re.search(r"^nr_throttled (\d+)$", _cgroup_file("cpu.stat"), re.MULTILINE)
-    return int(found[1]) if found else 0
-
-
-def quota() -> float | None:
-    """CPUs that the cgroup grants this process; None without a limit."""
-    limit, _, period = _cgroup_file("cpu.max").strip().partition(" ")
-    return int(limit) / int(period) if limit.isdigit() and period.isdigit() else None
 
 
 def facts() -> dict[str, Any]:
@@ -89,7 +23,7 @@ def facts() -> dict[str, Any]:
     ranks = os.environ.get("LOCAL_WORLD_SIZE", "")
     return {
         "cores": len(os.sched_getaffinity(0)),
-        "quota_cores": quota(),
+        "quota_cores": load.quota(),
         "ranks_on_host": int(ranks) if ranks.isdigit() else 1,
         "memlock_bytes": None if soft == resource.RLIM_INFINITY else soft,
         "shm_bytes": shm.total if shm else 0,
@@ -152,4 +86,8 @@ def describe_loader(loader: Any) -> dict[str, Any]:
         "num_workers": loader.num_workers,
         "pin_memory": bool(loader.pin_memory),
         "persistent_workers": bool(loader.persistent_workers),
+        "own_collate": loader.collate_fn is not None
+        and loader.collate_fn.__module__.partition(".")[0] not in ("torch", "fastload"),
+        "order": getattr(loader, "order", None),
+        "on_device": getattr(loader, "device", None) is not None,
     }

@@ -13,7 +13,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader
 
-from fastload.doctor import machine
+from fastload.doctor.load import Snapshot, difference, snapshot
+from fastload.doctor.sampled import sample_loading
 from fastload.loader import FastLoader
 from fastload.nvml import Utilisation
 from fastload.structure import flatten, map_leaves
@@ -57,6 +58,7 @@ class Probe:
         steps: In each phase.
         warm_up: Before the first.
         clock: Seconds.
+        counters: Takes the snapshots between which the load of the machine is measured.
 
     Example:
         >>> probe = Probe(steps=40)
@@ -68,7 +70,11 @@ class Probe:
     """
 
     def __init__(
-        self, steps: int = 40, warm_up: int = 8, clock: Callable[[], float] = time.perf_counter
+        self,
+        steps: int = 40,
+        warm_up: int = 8,
+        clock: Callable[[], float] = time.perf_counter,
+        counters: Callable[[], Snapshot] = snapshot,
     ) -> None:
         self.steps, self.warm_up, self._clock = steps, warm_up, clock
         self.taken: dict[str, list[Step]] = {}
@@ -76,7 +82,12 @@ class Probe:
         self.phase: str | None = None
         self.notes: list[str] = []
         self.device = torch.device("cpu")
-        self.load = machine.Load()
+        self.loads: dict[str, dict[str, Any]] = {}  # of the machine, by phase
+        self.epochs = 0  # begun by the training's loader while batches were real
+        self.batch_bytes = 0  # of a cached batch
+        self.loading: dict[str, float] | None = None
+        self._counters = counters
+        self._before: Snapshot | None = None
         self.utilisation = Utilisation(self.device)  # of real batches
         self.on_finish: Callable[[], None] = lambda: None
         self._seen: dict[int, list[Any]] = {}  # loader, its batches, optimizer steps before them
@@ -166,6 +177,7 @@ class Probe:
         self._disturbed = False
         opening, watched.opening_s = watched.opening_s, 0.0
         if self.phase == "real":
+            self.epochs += opening > 0
             batch = next(watched.inner)
             self._recent.append((batch, _versions(batch)))
         else:
@@ -216,8 +228,9 @@ class Probe:
         done = self.taken[self._now()]
         # What the device still had to do belongs to the last step.
         done[-1] = done[-1]._replace(step_s=done[-1].step_s + self._clock() - now)
+        if self._before is not None:
+            self.loads[self._now()] = difference(self._before, self._counters())
         if self.phase == "real":
-            self.load.end()
             self.utilisation.sample(now=True)
             self._fill_cache()
         for phase in PHASES[PHASES.index(self._now()) + 1 :]:
@@ -225,6 +238,7 @@ class Probe:
                 return self._enter(phase)
         if not self._ended:
             self._ended = True
+            self._sample_loading()
             self.on_finish()
         raise Finished
 
@@ -244,15 +258,25 @@ class Probe:
         self.phase = phase
         self.taken[phase] = []
         self._synchronize()
+        self._before = self._counters()
         if phase == "real":
-            self.load.begin()
             self.utilisation = Utilisation(self.device)
         return self._clock()
+
+    def _sample_loading(self) -> None:
+        try:
+            self.loading = sample_loading(self.loader)
+        except Exception as error:  # the dataset may need a worker
+            self.notes.append(
+                f"samples could not be loaded outside the loader ({type(error).__name__}): whether "
+                "fetching or collating takes the time is not known"
+            )
 
     def _fill_cache(self) -> None:
         for batch, versions in self._recent:
             self._writes = self._writes or _versions(batch) != versions
             self._cache.append(map_leaves(_kept, batch))
+            self.batch_bytes = sum(_bytes(leaf) for leaf in flatten(batch))
         self._recent.clear()
         if self._writes:
             self.notes.append("the script writes to its batches: each cached one was copied")
@@ -287,6 +311,12 @@ def _versions(batch: Any) -> list[int]:
         if torch.is_tensor(leaf) and not leaf.is_inference():
             found.append(leaf._version)
     return found
+
+
+def _bytes(leaf: Any) -> int:
+    if torch.is_tensor(leaf):
+        return leaf.numel() * leaf.element_size()
+    return len(leaf) if isinstance(leaf, (str, bytes)) else 8
 
 
 def _kept(leaf: Any) -> Any:

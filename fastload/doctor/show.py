@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastload import charts, nvml
+from fastload import charts, host, nvml
 from fastload.doctor.phases import PHASES
+from fastload.measured import Range
 
 _NAMES = {
     "real": "real batches",
@@ -14,21 +15,39 @@ _NAMES = {
     "alone": "ranks alone",
 }
 _BAR = 40
+_LEVELS = {"high": "sure", "medium": "fairly sure", "low": "not sure"}
 
 
-def bars(report: dict[str, Any]) -> list[tuple[str, float, str]]:
-    """For each phase its name, the time of a step in milliseconds, and a bar of it."""
+def bars(report: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """For each phase its name, the mean time of a step with its 95 % interval, and a bar of it."""
     found = []
     for name in PHASES:
         phases = [r["phases"][name] for r in report["ranks"] if name in r["phases"]]
         if not phases:
             continue
-        step = max(phase["step_ms"] for phase in phases)
+        longest = max(phases, key=lambda phase: float(phase["step_ms"]))
+        step = longest["step_ms"]
         wait = max(phase["wait_ms"] for phase in phases) if name == "real" else 0.0
         full = round(_BAR * min(1.0, step / report["step_ms"]))
-        waits = min(full, round(full * wait / step))
-        found.append((_NAMES[name], step, "█" * (full - waits) + "░" * waits))
+        waits = min(full, round(full * wait / step)) if step else 0
+        time = Range(*(ms / 1e3 for ms in longest["step_range_ms"])).duration()
+        found.append((_NAMES[name], time, "█" * (full - waits) + "░" * waits))
     return found
+
+
+def confidence(report: dict[str, Any]) -> str:
+    """How sure the verdict is, and why."""
+    level, reasons = report["confidence"]["level"], report["confidence"]["reasons"]
+    others = [
+        load["others"]
+        for rank in report["ranks"]
+        for load in rank["loads"].values()
+        if load["others"] is not None
+    ]
+    if reasons:
+        return f"How sure: {_LEVELS[level]}, since " + "; ".join(reasons) + "."
+    used = f"other processes used at most {max(others):.0%} of the CPUs"
+    return f"How sure: {_LEVELS[level]}; {used}."
 
 
 def quoted(report: dict[str, Any]) -> list[str]:
@@ -48,8 +67,9 @@ def show(report: dict[str, Any]) -> None:
     console = Console(soft_wrap=True, markup=False, highlight=False)
     console.print(report["sentence"], style="bold")
     for name, step, bar in bars(report):
-        console.print(f"  {name:<21}{step:9.2f} ms |{bar:<{_BAR}}|")
-    console.print(" " * 34 + "█ the step  ░ waiting for data")
+        console.print(f"  {name:<21}{step:>16} |{bar:<{_BAR}}|")
+    console.print(" " * 38 + "█ the step  ░ waiting for data")
+    console.print(confidence(report))
     for advice in report["advice"]:
         console.print(f"  -> {advice}")
     for note in [*quoted(report), *report["notes"]]:
@@ -58,19 +78,21 @@ def show(report: dict[str, Any]) -> None:
 
 def page(report: dict[str, Any]) -> str:
     """The report as a page of HTML; without matplotlib it has no timeline."""
-    shares = [(name, f"{share:.1%}") for name, share in report["shares"].items()]
-    steps = [(name, f"{step:.2f}") for name, step, _ in bars(report)]
-    parts = [charts.paragraph(report["sentence"])]
+    shares = [(name, Range(**share).percent()) for name, share in report["shares"].items()]
+    steps = [(name, step) for name, step, _ in bars(report)]
+    parts = [charts.paragraph(report["sentence"]), charts.paragraph(confidence(report))]
     if report["advice"]:
         parts += [charts.heading("What to change"), charts.items(report["advice"])]
     parts += [charts.heading("Where the time goes"), charts.table(("share", "of a step"), shares)]
-    parts += [charts.heading("A step"), charts.table(("batches", "ms"), steps)]
+    parts += [charts.heading("A step"), charts.table(("batches", "mean time"), steps)]
     parts.append(charts.heading("Timeline"))
     if charts.is_available():
         parts.append(charts.grid([_timeline(rank) for rank in report["ranks"]]))
     else:
         parts.append(charts.paragraph(charts.MISSING))
     parts += [charts.paragraph(note) for note in [*quoted(report), *report["notes"]]]
+    machine = host.sentence(host.describe())
+    parts.append(charts.paragraph(f"Measured {host.now()} on {machine}.", note=True))
     return charts.page(f"fastload doctor: {report['verdict']}", parts)
 
 

@@ -1,25 +1,34 @@
-"""From the steps of each rank to a verdict, and what to change."""
+"""From the steps of each rank to a verdict with bounds, and how sure it is.
+
+Everything here is a pure function of what was measured. A share of a step, or a gain, is a range:
+its bounds are the least and the most that the measured times allow.
+"""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from fastload.doctor.advice import advise
 from fastload.doctor.phases import PHASES, Probe, Step
+from fastload.measured import Range, mean_range, number
 
-SCHEMA = 1
+SCHEMA = 2
 BOUND = 1.05  # a gain from which on something is called the bound
-_BUSY = 0.95
-_STORAGE = 0.1  # of the time of all CPUs, waiting for storage
+BUSY = 0.15  # of all CPU time, used by others: from there on times are not this training's alone
+_WIDE = 1.2  # a range over the bound with a larger quotient of its ends decides nothing
+_MOST_GAIN = 100.0  # that is printed: above it the remaining step is too short to be known
+_MOST_SHARE = 0.999  # of a step
 _FEW = 3  # steps of a phase that say something
+_ENOUGH = 20  # steps of a phase
 
 
 def figures(probe: Probe, rank: int, loader: dict[str, Any]) -> dict[str, Any]:
     """What one rank saw, ready for JSON; times in milliseconds."""
     phases = {
-        name: _summary(probe.taken[name])
+        name: summary(probe.taken[name], max(1, loader.get("num_workers", 1)))
         for name in PHASES
         if len(probe.taken.get(name, ())) >= min(_FEW, probe.steps)
     }
@@ -33,11 +42,10 @@ def figures(probe: Probe, rank: int, loader: dict[str, Any]) -> dict[str, Any]:
         "rank": rank,
         "device": probe.device.type,
         "phases": phases,
-        "load": {
-            "cpu_busy": round(probe.load.busy, 3),
-            "waiting_for_storage": round(probe.load.waiting_for_storage, 3),
-            "throttled": probe.load.throttled,
-        },
+        "loads": probe.loads,
+        "loading": probe.loading,
+        "epochs": probe.epochs,
+        "batch_bytes": probe.batch_bytes,
         "nvml_utilisation_percent": probe.utilisation.percent,
         "loader": loader,
         "notes": list(probe.notes),
@@ -45,22 +53,19 @@ def figures(probe: Probe, rank: int, loader: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _summary(taken: Sequence[Step]) -> dict[str, float]:
-    """Means, since loaders with workers come in bursts; medians beside them for comparisons."""
+def summary(taken: Sequence[Step], workers: int = 1) -> dict[str, Any]:
+    """Means with their 95 % intervals: of steps, of the waiting in them, and of the rest."""
     calm = [step for step in taken if not step.disturbed]
     steps = calm if 2 * len(calm) >= len(taken) else list(taken)
-    own = [step.step_s - step.wait_s for step in steps]
-    median = statistics.median(own)
-    spread = statistics.median(abs(value - median) for value in own)
-    return {
-        "steps": len(steps),
-        "step_ms": 1e3 * statistics.fmean(step.step_s for step in steps),
-        "wait_ms": 1e3 * statistics.fmean(step.wait_s for step in steps),
-        "own_ms": 1e3 * statistics.fmean(own),
-        "own_median_ms": 1e3 * median,
-        # Of a median: 1.25 standard deviations over the root of the count.
-        "own_error_ms": 1e3 * 1.25 * 1.4826 * spread / math.sqrt(len(steps)),
-    }
+    found: dict[str, Any] = {"steps": len(steps)}
+    for name, values in (
+        ("step", [1e3 * step.step_s for step in steps]),
+        ("wait", [1e3 * step.wait_s for step in steps]),
+        ("own", [1e3 * (step.step_s - step.wait_s) for step in steps]),
+    ):
+        spread = mean_range(values, workers).between(min(values), max(values))
+        found |= {f"{name}_ms": statistics.fmean(values), f"{name}_range_ms": list(spread)}
+    return found
 
 
 def diagnose(ranks: Sequence[dict[str, Any]], machine: dict[str, Any]) -> dict[str, Any]:
@@ -79,23 +84,21 @@ def diagnose(ranks: Sequence[dict[str, Any]], machine: dict[str, Any]) -> dict[s
             "fewer --steps, or more data, are needed"
         )
     step_ms = max(1e-9, statistics.fmean(r["phases"]["real"]["step_ms"] for r in ranks))
-    parts = {
-        "data": max(_input_ms(rank, ranks) for rank in ranks),
-        "transfer": statistics.fmean(_transfer_ms(rank) for rank in ranks),
-        "synchronisation": _synchronisation_ms(ranks),
-    }
-    parts = {name: min(max(0.0, part), 0.999 * step_ms) for name, part in parts.items()}
-    gains = {name: step_ms / (step_ms - part) for name, part in parts.items()}
-    worst = max(gains, key=lambda name: gains[name])
-    bound = worst if gains[worst] >= BOUND else "compute"
-    shares = {name: part / step_ms for name, part in parts.items()}
-    shares["compute"] = max(0.0, 1 - sum(shares.values()))
+    shares, best = _shares(ranks)
+    gains = {name: _gain(share) for name, share in shares.items()}
+    worst = max(best, key=lambda name: best[name])
+    bound = worst if 1 / (1 - best[worst]) >= BOUND else "compute"
+    undecided = [name for name, gain in gains.items() if _is_undecided(gain)]
+    if worst in undecided or (bound == "compute" and undecided):
+        bound = "unclear"
+    rest = Range(1 - sum(s.high for s in shares.values()), 1 - sum(s.low for s in shares.values()))
+    shares["compute"] = rest.between(0.0, 1.0)
     report: dict[str, Any] = {
         "schema": SCHEMA,
-        "verdict": f"{bound}-bound",
+        "verdict": bound if bound == "unclear" else f"{bound}-bound",
         "step_ms": step_ms,
-        "shares": shares,
-        "perfect_loader_gain": gains["data"],
+        "shares": {name: _json(share) for name, share in shares.items()},
+        "perfect_loader_gain": _json(gains["data"]),
         "slowest_rank": _slowest(ranks, bound),
         "machine": machine,
         "ranks": list(ranks),
@@ -106,46 +109,118 @@ def diagnose(ranks: Sequence[dict[str, Any]], machine: dict[str, Any]) -> dict[s
             "the script ended early: no cached batches were tried, and the share of data is the "
             "waiting alone"
         )
-    report["sentence"] = _sentence(report)
-    report["advice"] = list(_advice(report, bound))[:2]
+    report["confidence"] = _confidence(report, undecided)
+    report["sentence"] = _sentence(report, gains, shares)
+    report["advice"] = advise(report)
     return report
 
 
-def _input_ms(rank: dict[str, Any], ranks: Sequence[dict[str, Any]]) -> float:
+def _json(bounds: Range) -> dict[str, float]:
+    return {name: float(f"{value:.3g}") for name, value in bounds._asdict().items()}
+
+
+# --- Bounds -------------------------------------------------------------------------------------
+
+
+def _shares(ranks: Sequence[dict[str, Any]]) -> tuple[dict[str, Range], dict[str, float]]:
+    """The share of a step that each thing costs: bounds, and the best estimate.
+
+    Loading costs what it costs the rank that it costs most: the others wait for it.
+    """
+    inputs = [_input_share(rank, ranks) for rank in ranks]
+    best, data = max(inputs)
+    shares = {
+        "data": data,
+        "transfer": _mean_share(ranks, _transfer_ms),
+        "synchronisation": _mean_share(ranks, _synchronisation_ms),
+    }
+    best_of = {name: (share.low + share.high) / 2 for name, share in shares.items()}
+    best_of["data"] = best
+    return (
+        {name: share.between(0.0, _MOST_SHARE) for name, share in shares.items()},
+        {name: min(max(0.0, share), _MOST_SHARE) for name, share in best_of.items()},
+    )
+
+
+def _mean_share(
+    ranks: Sequence[dict[str, Any]], cost_ms: Callable[[dict[str, Any]], Range]
+) -> Range:
+    step = max(1e-9, statistics.fmean(rank["phases"]["real"]["step_ms"] for rank in ranks))
+    costs = zip(*map(cost_ms, ranks), strict=True)
+    return Range(*(statistics.fmean(bound) / step for bound in costs))
+
+
+def _input_share(rank: dict[str, Any], ranks: Sequence[dict[str, Any]]) -> tuple[float, Range]:
+    """The share of a step that loading costs one rank: the best estimate, and bounds.
+
+    A step is waiting and the rest, `own`. Waiting is lost for certain, and a step with more of it
+    is longer by it. What else is lost to loading (workers that take CPUs away from the step, ranks
+    that wait for this one's data) is what `own` takes longer than with cached batches.
+    """
     phases = rank["phases"]
     real = phases["real"]
-    wait: float = real["wait_ms"]
+    step, wait = max(1e-9, real["step_ms"]), real["wait_ms"]
     faster = phases.get("cached") or phases.get("device")
-    if faster is None:
-        return wait
-    if rank["device"] == "cpu":
-        # Waiting is lost for certain; what else is lost (workers that take CPUs away from the
-        # step, ranks that wait for this one's data) has to stand out from the noise.
-        excess: float = real["own_median_ms"] - faster["own_median_ms"]
-        error = math.hypot(real["own_error_ms"], faster["own_error_ms"])
-        # Never more than the means say: no loader beats the cached batches.
-        lost_on_cpu = min(excess, real["own_ms"] - faster["own_ms"])
-        return wait + (max(0.0, lost_on_cpu) if excess > 3 * error else 0.0)
-    # The device may work on while the host waits; it cannot idle for data if no host waits.
-    longest = max(other["phases"]["real"]["wait_ms"] for other in ranks)
-    lost: float = min(real["step_ms"] - faster["step_ms"], 2 * longest)
-    return lost
+    if faster is not None and rank["device"] != "cpu":
+        # The device may work on while the host waits; it cannot idle for data if no host waits.
+        longest = max(other["phases"]["real"]["wait_ms"] for other in ranks)
+        most = max(0.0, min(2 * longest, step - faster["step_range_ms"][0]))
+        lost = _excess(real, faster, "step").between(0.0, most)
+        best = min(max(0.0, step - faster["step_ms"]), most)
+        return best / step, Range(lost.low / step, lost.high / step)
+    shortest, least, best_excess, excess = real["own_range_ms"][0], 0.0, 0.0, Range(0.0, 0.0)
+    if faster is not None:
+        shortest = min(shortest, faster["own_range_ms"][0])
+        excess = _excess(real, faster, "own")
+        # It has to stand out from the noise, and on a busy machine it may be others' doing.
+        if excess.low > 0 and not is_busy(rank):
+            least, best_excess = excess.low, (excess.low + excess.high) / 2
+    waits = Range(*real["wait_range_ms"])
+    most_share = 1 - min(shortest, step) / step  # no loader beats the cached batches
+
+    def share(wait_ms: float, excess_ms: float) -> float:
+        return float((wait_ms + excess_ms) / max(1e-9, step - wait + wait_ms))
+
+    bounds = Range(share(waits.low, least), share(waits.high, max(0.0, excess.high)))
+    return min(share(wait, best_excess), most_share), bounds.between(0.0, most_share)
 
 
-def _transfer_ms(rank: dict[str, Any]) -> float:
+def _excess(longer: dict[str, Any], shorter: dict[str, Any], name: str) -> Range:
+    """The difference of two means, with both errors."""
+    error = math.hypot(
+        *((p[f"{name}_range_ms"][1] - p[f"{name}_range_ms"][0]) / 2 for p in (longer, shorter))
+    )
+    excess = longer[f"{name}_ms"] - shorter[f"{name}_ms"]
+    return Range(excess - error, excess + error)
+
+
+def _transfer_ms(rank: dict[str, Any]) -> Range:
     cached, device = rank["phases"].get("cached"), rank["phases"].get("device")
-    return cached["step_ms"] - device["step_ms"] if cached and device else 0.0
+    return _excess(cached, device, "step") if cached and device else Range(0.0, 0.0)
 
 
-def _synchronisation_ms(ranks: Sequence[dict[str, Any]]) -> float:
+def _synchronisation_ms(rank: dict[str, Any]) -> Range:
     """What a step would be shorter if ranks neither exchanged gradients nor waited to do so."""
-    if any("alone" not in rank["phases"] for rank in ranks):
-        return 0.0
-    together = [
-        (rank["phases"].get("device") or rank["phases"]["cached"])["own_ms"] for rank in ranks
-    ]
-    alone = [rank["phases"]["alone"]["own_ms"] for rank in ranks]
-    return statistics.fmean(together) - statistics.fmean(alone)
+    phases = rank["phases"]
+    if "alone" not in phases:
+        return Range(0.0, 0.0)
+    return _excess(phases.get("device") or phases["cached"], phases["alone"], "own")
+
+
+def _gain(share: Range) -> Range:
+    """How many times as fast a step would be without a share of it."""
+    return Range(*(1 / (1 - lost) for lost in share))
+
+
+def _is_undecided(gain: Range) -> bool:
+    return gain.low < BOUND <= gain.high and gain.high > _WIDE * gain.low
+
+
+def is_busy(rank: dict[str, Any]) -> bool:
+    """Other processes, or the cgroup's quota, took CPU time from the measured steps."""
+    return any(
+        (load["others"] or 0) >= BUSY or load["throttled"] for load in rank["loads"].values()
+    )
 
 
 def _slowest(ranks: Sequence[dict[str, Any]], bound: str) -> int | None:
@@ -159,68 +234,66 @@ def _slowest(ranks: Sequence[dict[str, Any]], bound: str) -> int | None:
     return slowest if times[slowest] > 1.5 * statistics.median(others) else None
 
 
-def _sentence(report: dict[str, Any]) -> str:
-    shares, gain = report["shares"], report["perfect_loader_gain"]
-    verdict = report["verdict"]
-    slowest = report["slowest_rank"]
+# --- Words --------------------------------------------------------------------------------------
+
+
+def _confidence(report: dict[str, Any], undecided: Sequence[str]) -> dict[str, Any]:
+    """How sure the verdict is ('high', 'medium', 'low'), and why not more."""
+    loads = [load for rank in report["ranks"] for load in rank["loads"].values()]
+    others = [load["others"] for load in loads if load["others"] is not None]
+    weak: list[str] = []
+    strong: list[str] = []
+    if others and max(others) >= BUSY:
+        average = max(load["load_average"] for load in loads)
+        used = Range(min(others), max(others)).percent()
+        text = f"other processes used {used} of the CPUs (load average {number(average, 2)})"
+        (strong if max(others) >= 2 * BUSY else weak).append(text)
+    real = [rank["loads"].get("real", {}).get("others") for rank in report["ranks"]]
+    if None in real:
+        weak.append("how busy the machine was is not known")
+    if any(load["throttled"] for load in loads):
+        strong.append("the cgroup's quota stopped the process")
+    steps = min(phase["steps"] for r in report["ranks"] for phase in r["phases"].values())
+    if steps < _ENOUGH:
+        weak.append(f"only {steps} steps were measured")
+    if any(len(rank["phases"]) == 1 for rank in report["ranks"]):
+        weak.append("the script ended early")
+    if undecided:
+        strong.append(f"the times of steps vary too much to tell ({', '.join(undecided)})")
+    level = "low" if strong else "medium" if weak else "high"
+    return {"level": level, "reasons": strong + weak}
+
+
+def _sentence(report: dict[str, Any], gains: dict[str, Range], shares: dict[str, Range]) -> str:
+    verdict, slowest = report["verdict"], report["slowest_rank"]
     who = "" if slowest is None else f" All wait for rank {slowest}."
     if verdict == "data-bound":
         return (
-            f"data-bound: {shares['data']:.0%} of each step is lost to loading. "
-            f"A perfect loader would make it {gain:.2f} times as fast.{who}"
+            f"data-bound: {shares['data'].percent()} of each step is lost to loading. "
+            f"A perfect loader would make it {times(gains['data'])} as fast.{who}"
         )
     if verdict == "transfer-bound":
-        return (
-            f"transfer-bound: {shares['transfer']:.0%} of each step copies batches to the device."
-        )
+        return f"transfer-bound: {shares['transfer'].percent()} of each step copies batches."
     if verdict == "synchronisation-bound":
         return (
-            f"synchronisation-bound: in {shares['synchronisation']:.0%} of each step ranks "
+            f"synchronisation-bound: in {shares['synchronisation'].percent()} of each step ranks "
             f"exchange gradients or wait to do so.{who}"
         )
+    if verdict == "unclear":
+        return (
+            f"unclear: loading costs {shares['data'].percent()} of each step. Measure again on a "
+            "machine that does nothing else, or with more --steps."
+        )
     return (
-        f"compute-bound: a perfect loader would make it only {gain:.2f} times as fast; "
-        "loading is hidden behind the step."
+        "compute-bound: loading is hidden behind the step. A perfect loader would save at most "
+        f"{100 * shares['data'].high:.0f} % of it."
     )
 
 
-def _advice(report: dict[str, Any], bound: str) -> Iterator[str]:
-    rank = report["ranks"][report["slowest_rank"] or 0]
-    loader = rank["loader"]
-    if bound == "data":
-        yield from _data_advice(report, rank)
-    elif bound == "transfer":
-        if not loader["pin_memory"]:
-            yield 'pin_memory=True, and batch.to("cuda", non_blocking=True)'
-        yield 'FastLoader(..., device="cuda"): batches are copied ahead, beside the step'
-        limit = report["machine"]["memlock_bytes"]
-        if limit is not None and limit < 64 << 20:
-            yield f"the limit of locked memory is small ({limit >> 10} KiB): ulimit -l unlimited"
-    elif bound == "synchronisation":
-        if report["slowest_rank"] is not None:
-            yield "give ranks the same work: batches of equal size and length"
-        yield "exchange gradients less often: model.no_sync() for all but the last of n batches"
-    else:
-        yield "the step itself: torch.compile, a lower precision, or a larger batch_size"
-
-
-def _data_advice(report: dict[str, Any], rank: dict[str, Any]) -> Iterator[str]:
-    loader, load, machine = rank["loader"], rank["load"], report["machine"]
-    cores = machine["quota_cores"] or machine["cores"]
-    share = max(1, int(cores // machine["ranks_on_host"]))
-    workers = loader["num_workers"]
-    if load["waiting_for_storage"] >= _STORAGE:
-        yield "storage too slow: `fastload doctor PATH` measures it; a local disk, or order='block'"
-    each = "" if loader["map_style"] else "; each must give its own share (get_worker_info)"
-    busy = load["throttled"] or load["cpu_busy"] >= _BUSY
-    if workers == 0 and (share > 1 or loader["native"]):
-        yield f"num_workers={max(1, min(share, 8))} instead of 0{each}"
-    elif not busy and workers < share:
-        yield f"num_workers={min(share, 2 * workers)} instead of {workers}{each}"
-    if not loader["native"] and loader["map_style"]:
-        yield "pack this dataset: fastload pack MODULE:DATASET data, then FastLoader('data', ...)"
-    if busy:
-        what = "stopped by its quota" if load["throttled"] else f"{load['cpu_busy']:.0%} busy"
-        yield f"CPU too busy: {cores:g} cores, {what}; fewer torch threads or other processes"
-    if workers > 0 and not loader["persistent_workers"] and not loader["native"]:
-        yield "persistent_workers=True: processes are not started again in each epoch"
+def times(gain: Range) -> str:
+    """A gain in words, without digits that the measurement does not hold."""
+    if gain.low >= _MOST_GAIN:
+        return f"more than {_MOST_GAIN:.0f} times"
+    if gain.high > _MOST_GAIN:
+        return f"{number(gain.low, 2)} to more than {_MOST_GAIN:.0f} times"
+    return f"{gain.text()} times"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -29,3 +30,39 @@ def test_a_report_labels_its_losses_and_marks_an_unfinished_epoch(
     assert "epoch 1 is not finished" in page
     for tick in ("0", "10", "20", "30", "40", "50", "60"):
         assert f">{tick}</text>" in page
+
+
+def test_the_doctor_says_of_a_sleeping_dataset_what_its_numbers_say(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with open("train.py", "w", encoding="utf-8") as script:
+        script.write(
+            "import time, torch\n"
+            "class Slow(torch.utils.data.Dataset):\n"
+            "    def __len__(self): return 400\n"
+            "    def __getitem__(self, index): time.sleep(0.002); return torch.zeros(1)\n"
+            "p = torch.nn.Parameter(torch.zeros(1)); o = torch.optim.SGD([p], lr=0.1)\n"
+            "for batch in torch.utils.data.DataLoader(Slow(), 4): o.step()\n"
+        )
+    assert main(["doctor", "--json", "--steps", "20", "train.py"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["verdict"] == "data-bound"
+    assert not any(word in " ".join(report["advice"]) for word in ("order=", "disk", "storage"))
+    phases = report["ranks"][0]["phases"]
+    shortest = min(phase["own_range_ms"][0] for phase in phases.values())
+    longest = phases["real"]["step_ms"]
+    gain = report["perfect_loader_gain"]
+    assert 1 <= gain["low"] <= gain["high"] <= 1.01 * min(1000, longest / shortest)
+    assert not re.search(r"\d\.\d\d", report["sentence"])
+    assert report["confidence"]["level"] in ("high", "medium", "low")
+
+
+def test_the_doctor_advises_no_disk_for_data_in_the_page_cache(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with open("data.bin", "wb") as file:
+        file.write(bytes(1 << 20))
+    assert main(["doctor", "--json", "data.bin"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["cached_share"] == 1
+    assert not any(word in " ".join(report["findings"]) for word in ("disk", "storage", "order"))

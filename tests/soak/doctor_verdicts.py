@@ -64,8 +64,9 @@ def main() -> int:
             report = json.loads(done.stdout)
             good = report["verdict"] == verdict
             wrong += not good
-            gain = report["perfect_loader_gain"]
-            print(f"{ratio:5} {workers} workers: {report['verdict']}, {gain:.3f}", good, flush=True)
+            gain, sure = report["perfect_loader_gain"], report["confidence"]["level"]
+            found = f"{report['verdict']}, {gain['low']} to {gain['high']}, confidence {sure}"
+            print(f"{ratio:5} {workers} workers: {found}", good, flush=True)
     print(f"{len(cases) - wrong} of {len(cases)} right")
     return int(wrong > 0)
 
