@@ -144,3 +144,90 @@ def test_what_export_wrote_comes_back(tmp_path: Path) -> None:
     want = [{"x.npy": list(range(n % 4)), "t.txt": f"text{n}", "y.npy": n} for n in range(50)]
     got = samples_of(tmp_path / "b")
     assert [{k: v for k, v in sample.items() if k != "key"} for sample in got] == want
+
+
+# --- Members that are no plain files ------------------------------------------------------------
+
+
+def linked(path: Path, entries: list[tuple[str, bytes, str]]) -> None:
+    """Writes members of any type: a name, the type, and the content or the target of a link."""
+    with tarfile.open(path, "w") as archive:
+        for name, kind, text in entries:
+            member = tarfile.TarInfo(name)
+            member.type = kind
+            member.linkname = text if kind in (tarfile.LNKTYPE, tarfile.SYMTYPE) else ""
+            data = text.encode() if kind == tarfile.REGTYPE else b""
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+
+
+REG, HARD, SYM = tarfile.REGTYPE, tarfile.LNKTYPE, tarfile.SYMTYPE
+
+
+def test_links_hold_the_content_of_their_targets(tmp_path: Path) -> None:
+    entries = [
+        ("a/0.txt", REG, "zero"), ("a/0.cls", REG, "7"), ("a/1.txt", HARD, "a/0.txt"),
+        ("a/1.cls", REG, "8"), ("a/2.txt", HARD, "./a/1.txt"), ("a/2.cls", SYM, "../a/1.cls"),
+        ("b/3.txt", SYM, "../a/4.txt"), ("b/3.cls", HARD, "a/0.cls"),
+        ("a/4.txt", REG, "four"), ("a/4.cls", SYM, "./0.cls"),
+    ]  # fmt: skip
+    linked(tmp_path / "a.tar", entries)
+    with tarfile.open(tmp_path / "a.tar") as archive:
+        archive.extractall(tmp_path / "files", filter="fully_trusted")  # the oracle
+    for options in ({}, {"shuffle": 3}, {"shard_size": 1}, {"workers": 2, "shard_size": 1}):
+        fastload.pack(tmp_path / "a.tar", tmp_path / "out", overwrite=True, **options)
+        found = samples_of(tmp_path / "out")
+        assert len(found) == 5
+        for sample in found:
+            for name, kind in (("txt", str), ("cls", int)):
+                text = (tmp_path / f"files/{sample['key']}.{name}").read_text()
+                assert sample[name] == kind(text)
+    fastload.pack(tmp_path / "a.tar", tmp_path / "out", overwrite=True, fields=["cls"])
+    assert samples_of(tmp_path / "out") == [{"cls": n} for n in (7, 8, 8, 7, 7)]
+
+
+@pytest.mark.parametrize(
+    ("entry", "text"),
+    [
+        (("1.txt", SYM, "2.txt"), "1.txt: a link to '2.txt', whose content is not in the archive"),
+        (("1.txt", SYM, "/etc/hostname"), "a link to '/etc/hostname'"),
+        (("1.txt", SYM, "1.txt"), "1.txt: a link to '1.txt'"),
+        (("1.txt", HARD, "9.txt"), "1.txt: a link to '9.txt'"),
+        (("1.txt", tarfile.FIFOTYPE, ""), "1.txt: is no file"),
+        (("1.txt", tarfile.CHRTYPE, ""), "1.txt: is no file"),
+        (("1.key", REG, "k"), "1.key: a field 'key'"),
+        (("1.KEY", REG, "k"), "1.KEY: a field 'key'"),
+        (("0.TXT", REG, "k"), "the sample '0' has two members .txt"),
+    ],
+)
+def test_members_that_cannot_be_read_or_have_the_name_of_another_are_refused(
+    tmp_path: Path, entry: tuple[str, bytes, str], text: str
+) -> None:
+    linked(tmp_path / "a.tar", [("0.txt", REG, "zero"), entry])
+    damaged(tmp_path / "a.tar", tmp_path / "out", "a.tar", text)
+
+
+def test_members_that_are_not_read_are_reported(tmp_path: Path) -> None:
+    folder = ("d", tarfile.DIRTYPE, "")
+    entries = [
+        folder, ("README", REG, "x"), ("d/0.txt", REG, "zero"), ("d/._0.txt", REG, "x"),
+        ("d/LICENSE", HARD, "README"), ("pipe", tarfile.FIFOTYPE, ""), ("x.d", SYM, "d"),
+        ("d/0.cls", REG, "1"),
+    ]  # fmt: skip
+    (tmp_path / "in/sub").mkdir(parents=True)
+    linked(tmp_path / "in/sub/a.tar", entries)
+    report = fastload.pack(tmp_path / "in", tmp_path / "out")
+    assert {left.reason: left.paths for left in report.leftovers} == {
+        "tar does not read members of this name": (
+            "sub/a.tar: README", "sub/a.tar: d/LICENSE", "sub/a.tar: pipe",
+        ),
+        "hidden, or a file of the operating system": ("sub/a.tar: d/._0.txt",),
+        "a link to a folder": ("sub/a.tar: x.d",),
+    }  # fmt: skip
+    there = sum(entry is not folder for entry in entries)
+    assert sum(left.count for left in report.leftovers) + 2 == there
+    text = refused(tmp_path / "in", tmp_path / "no", strict=True, ignore=["README", "x.d"])
+    assert "2 entries" in text
+    ignore = ["README", "x.d", "d/LICENSE", "pipe"]
+    report = fastload.pack(tmp_path / "in", tmp_path / "yes", strict=True, ignore=ignore)
+    assert samples_of(tmp_path / "yes") == [{"key": "d/0", "txt": "zero", "cls": 1}]

@@ -165,6 +165,10 @@ class Inventory:
         """The absolute path of an entry."""
         return os.path.join(self.path, path)
 
+    def below(self, path: str) -> str:
+        """The path of a file below the folder; of a single file, its name."""
+        return os.path.relpath(path, self.path) if self.is_folder else os.path.basename(path)
+
     def count(self, kinds: Mapping[str, Names]) -> dict[str, tuple[int, str]]:
         """For each kind that reads an entry by its name: how many it reads, and the first."""
         matches = _matcher(kinds)

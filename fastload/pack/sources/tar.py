@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import collections
 import io
+import itertools
 import tarfile
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -18,13 +19,16 @@ from fastload.pack.sources.decoding import Contents
 from fastload.pack.sources.images import ENCODED, RESIZE, BadRecordError, size_and_shaping
 from fastload.pack.sources.images import SUFFIXES as IMAGE_SUFFIXES
 from fastload.pack.sources.kind import RAGGED, Kind
-from fastload.pack.sources.records import Decoder, FileRecords, RecordsSource, open_records
+from fastload.pack.sources.records import (
+    Decoder,
+    FileRecords,
+    OpenFiles,
+    RecordsSource,
+    open_records,
+)
+from fastload.pack.sources.tar_members import KEY, Member, Place, fields_in, list_members
 from fastload.pack.sources.wanted import ALL, Wanted
 
-KEY = "key"
-"""The field with what the members of a sample have in common in their names."""
-
-_BLOCK = 512
 _SUFFIXES = (".tar",)
 _COMPRESSED = (".tgz", ".tar.gz", ".tar.zst", ".tar.bz2", ".tar.xz")
 _MAGIC = slice(257, 262), b"ustar"
@@ -44,11 +48,16 @@ class TarDecoder(Decoder):
 
     def decode(self, content: bytes) -> Any:
         """A dict of the key and the members."""
-        found, key, wanted = {}, "", self.contents.wanted
+        return self.decode_with(content, {})
+
+    def decode_with(self, content: bytes, linked: Mapping[str, bytes]) -> Any:
+        """The same of a sample some of whose members are links to other contents."""
+        found, key, wanted = {**linked}, "", self.contents.wanted
         with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as archive:
-            for member, of, name in _members(archive):
-                key = of
-                file = archive.extractfile(member) if wanted.enters(name) else None
+            for member, of, name in fields_in(archive):
+                key = of if member.isreg() or name in linked else key
+                is_read = member.isreg() and wanted.enters(name)
+                file = archive.extractfile(member) if is_read else None
                 if file is not None:
                     found[name] = file.read()
         for odd in (*self.names, *found):
@@ -65,6 +74,37 @@ class TarDecoder(Decoder):
         return sample
 
 
+@dataclass(frozen=True, eq=False)
+class TarRecords(FileRecords):
+    """Samples of tar files.
+
+    Attributes:
+        links: For samples that have links: the names of those members, and where the contents lie,
+            by the file and the offset of the sample.
+    """
+
+    links: Mapping[tuple[str, int], Mapping[str, Place]] = field(default_factory=dict)
+
+    def read(self, row: int, files: OpenFiles) -> Any:
+        """A dict of the key and the members."""
+        path, offset = self.paths[self.numbers[row]], int(self.offsets[row])
+        assert isinstance(self.decoder, TarDecoder)
+        wanted = self.decoder.contents.wanted
+        places = self.links.get((path, offset), {})
+        linked = {n: files.read(path, *of) for n, of in places.items() if wanted.enters(n)}
+        content = files.read(path, offset, int(self.sizes[row]))
+        return self.decoder.decode_with(content, linked)
+
+    def take(self, rows: Int64Array) -> TarRecords:
+        """The samples at `rows`, with the links of these alone."""
+        taken = super().take(rows)
+        assert isinstance(taken, TarRecords)
+        keys = zip(taken.numbers.tolist(), taken.offsets.tolist(), strict=True)
+        places = ((taken.paths[number], offset) for number, offset in keys)
+        found = {of: self.links[of] for of in places if of in self.links} if self.links else {}
+        return replace(taken, links=found)
+
+
 def open_tar(
     inventory: Inventory,
     *,
@@ -78,7 +118,8 @@ def open_tar(
 
     Members that follow each other and have the same name up to its first dot are one sample: a
     dict with `key`, and with the rest of the name for each member. Images are decoded to RGB,
-    `.txt` is text, `.cls` an integer, `.json` parsed, `.npy` an array, everything else bytes.
+    `.txt` is text, `.cls` an integer, `.json` parsed, `.npy` an array, everything else bytes. Links
+    hold the content of the member that they lead to.
 
     Args:
         inventory: The file or folder.
@@ -89,7 +130,8 @@ def open_tar(
         wanted: The fields that are read.
 
     Raises:
-        FormatError: a file is no tar file, damaged or truncated; or samples differ.
+        FormatError: a file is no tar file, damaged or truncated; samples differ; a sample has two
+            members of one name; or as `list_members`.
         ValueError: images are to be resized and to be kept encoded.
     """
     size, shaping = size_and_shaping(resize, encoded)
@@ -97,7 +139,8 @@ def open_tar(
     if odd := [file for file in paths if file.lower().endswith(_COMPRESSED)]:
         raise FormatError(f"{odd[0]}: is compressed: unpack it first")
     seen: collections.Counter[tuple[str, ...]] = collections.Counter()
-    places = [_samples(file, seen) for file in paths]
+    links: dict[tuple[str, int], dict[str, Place]] = {}
+    places = [_samples(file, list_members(file, inventory), seen, links) for file in paths]
     known = list(dict.fromkeys(name for found in seen for name in found))
     wanted.check([KEY, *known], known)
     read: collections.Counter[tuple[str, ...]] = collections.Counter()
@@ -105,7 +148,9 @@ def open_tar(
         read[tuple(name for name in found if wanted.enters(name))] += count
     names = max(read, key=lambda found: (bool(found), read[found]), default=())
     decoder = TarDecoder(Contents(size, encoded, wanted), names)
-    records = FileRecords.of(paths, places, decoder, "sample")
+    records = TarRecords.of(paths, places, decoder, "sample")
+    assert isinstance(records, TarRecords)
+    records = replace(records, links=links)
     return open_records(
         "tar",
         records,
@@ -118,57 +163,36 @@ def open_tar(
     )
 
 
-def _members(archive: tarfile.TarFile) -> Iterator[tuple[tarfile.TarInfo, str, str]]:
-    """The files of an archive, each with the key of its sample and its own name."""
-    for member in archive:
-        folder, _, name = member.name.rpartition("/")
-        stem, _, rest = name.partition(".")
-        if member.isreg() and stem and rest:
-            yield member, f"{folder}/{stem}" if folder else stem, rest.lower()
-
-
 def _samples(
-    path: str, seen: collections.Counter[tuple[str, ...]]
+    path: str,
+    members: Sequence[Member],
+    seen: collections.Counter[tuple[str, ...]],
+    links: dict[tuple[str, int], dict[str, Place]],
 ) -> tuple[Int64Array, Int64Array]:
-    """Where the samples begin, and their sizes; counts which names samples have."""
+    """Where the samples begin, and their sizes.
+
+    Args:
+        path: Of the archive.
+        members: In their order.
+        seen: Counts which names samples have.
+        links: Gets those of samples that have some.
+
+    Raises:
+        FormatError: a sample has two members of one name.
+    """
     starts, sizes = [], []
-    end, last = 0, ""
-    names: list[str] = []
-    try:
-        with tarfile.open(path, "r:") as archive:
-            for member, key, name in _members(archive):
-                if member.issparse():
-                    raise FormatError(f"{path}: {member.name} is a sparse file; unpack it first")
-                end = member.offset_data + -(-member.size // _BLOCK) * _BLOCK
-                if key != last or name in names:
-                    if names:
-                        seen[tuple(names)] += 1
-                    starts.append(member.offset)
-                    sizes.append(0)
-                    last, names = key, []
-                names.append(name)
-                sizes[-1] = end - starts[-1]
-            finish = archive.offset
-    except tarfile.TarError as error:
-        raise FormatError(
-            f"{path}: no tar file, compressed, or damaged behind byte {end}: {error}"
-        ) from error
-    if names:
-        seen[tuple(names)] += 1
-    _check_end(path, finish)
+    for key, group in itertools.groupby(members, key=lambda member: member.key):
+        sample = list(group)
+        names = tuple(member.name for member in sample)
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise FormatError(f"{path}: the sample {key!r} has two members .{twice}")
+        seen[names] += 1
+        starts.append(sample[0].start)
+        sizes.append(sample[-1].end - sample[0].start)
+        if linked := {of.name: of.linked for of in sample if of.linked is not None}:
+            links[path, sample[0].start] = linked
     return np.array(starts, np.int64), np.array(sizes, np.int64)
-
-
-def _check_end(path: str, end: int) -> None:
-    """The module takes a damaged header, and the end of the file, for the archive's end."""
-    with open(path, "rb") as file:
-        for offset in (end - _BLOCK, end):  # it has read the first block of the mark, or has not
-            file.seek(max(offset, 0))
-            block = file.read(_BLOCK)
-            if len(block) == _BLOCK and not any(block):
-                return
-    what = "truncated: there is no end mark" if len(block) < _BLOCK else "a damaged header"
-    raise FormatError(f"{path}: {what} at byte {end}")
 
 
 KIND = Kind(
