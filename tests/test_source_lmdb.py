@@ -67,3 +67,55 @@ def test_damage_ends_in_one_error(tmp_path: Path) -> None:
         damaged(tmp_path / "in", tmp_path / "out", str(tmp_path / "in"))
     data.write_bytes(b"\0" * len(content))
     damaged(tmp_path / "in", tmp_path / "out", "no LMDB environment, or a damaged one")
+
+
+# --- Named databases ----------------------------------------------------------------------------
+
+
+def test_a_database_is_chosen_by_its_name_and_the_others_are_reported(tmp_path: Path) -> None:
+    with lmdb.open(str(tmp_path / "in"), max_dbs=3) as environment:
+        for name in (b"train", b"val"):
+            database = environment.open_db(name)
+            with environment.begin(write=True, db=database) as entries:
+                for n in range(5):
+                    entries.put(b"%d" % n, name)
+        with environment.begin(write=True) as entries:
+            entries.put(b"__len__", b"5")
+            entries.put(b"zeros", bytes(48))  # as long as what describes a database
+    damaged(tmp_path / "in", tmp_path / "no", "named databases: train, val; --database NAME")
+    for options in ({"workers": 1}, {"workers": 2, "shard_size": 1}, {"shuffle": 1}):
+        report = fastload.pack(
+            tmp_path / "in", tmp_path / "out", database="val", overwrite=True, **options
+        )
+        found = samples_of(tmp_path / "out")
+        assert sorted(found, key=lambda sample: sample["key"]) == [
+            {"key": b"%d" % n, "value": b"val"} for n in range(5)
+        ]
+    assert {left.reason: left.paths for left in report.leftovers} == {
+        "a database that was not chosen": ("data.mdb: train",),
+        "an entry outside of the chosen database": (
+            "data.mdb: key b'__len__'", "data.mdb: key b'zeros'",
+        ),
+    }  # fmt: skip
+    with pytest.raises(ValueError, match=r"no database 'test'; there are: train, val"):
+        fastload.pack(tmp_path / "in", tmp_path / "no", database="test")
+    with pytest.raises(ValueError, match=r"no database 'zeros'"):
+        fastload.pack(tmp_path / "in", tmp_path / "no", database="zeros")
+
+
+def test_values_as_long_as_the_description_of_a_database_are_values(tmp_path: Path) -> None:
+    values = [bytes(48), b"q" * 48, bytes(40) + b"\xff" * 8, b"\0" * 6 + b"\1\0" + bytes(40)]
+    with lmdb.open(str(tmp_path / "in")) as environment, environment.begin(write=True) as entries:
+        for n, value in enumerate(values):
+            entries.put(b"%d" % n, value)
+    fastload.pack(tmp_path / "in", tmp_path / "out")
+    assert [sample["value"] for sample in samples_of(tmp_path / "out")] == values
+
+
+def test_keys_with_several_values_are_refused(tmp_path: Path) -> None:
+    with lmdb.open(str(tmp_path / "in"), max_dbs=1) as environment:
+        database = environment.open_db(b"d", dupsort=True)
+        with environment.begin(write=True, db=database) as entries:
+            entries.put(b"0", b"a")
+            entries.put(b"0", b"b")
+    damaged(tmp_path / "in", tmp_path / "no", "several values", database="d")
