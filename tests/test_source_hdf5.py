@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -142,3 +143,68 @@ def test_a_chunk_that_shards_share_stays_decompressed(
     assert {size < x.nbytes for name, size in caches if name == "plain"} == {True}
     with h5py.File(path, "r+") as file:  # which is refused if it is still open
         file["x"][0] = 0
+
+
+# --- Links --------------------------------------------------------------------------------------
+
+
+def test_datasets_have_the_names_of_the_links_that_lead_to_them(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "other.h5", "w") as file:
+        file["g/d"] = np.arange(4) + 10
+        file["t"] = ["a", "b", "c", "d"]
+    with h5py.File(tmp_path / "in.h5", "w") as file:
+        file["own"] = np.arange(4)
+        file["hard"] = file["own"]
+        file["soft"] = h5py.SoftLink("/own")
+        file["data"] = h5py.ExternalLink("other.h5", "g/d")
+        file["group"] = h5py.ExternalLink("other.h5", "/g")
+        file["inner/text"] = h5py.ExternalLink("other.h5", "t")
+        file["inner/up"] = h5py.SoftLink("/")
+        file["inner/self"] = file["inner"]
+    for options in ({"workers": 1}, {"workers": 2, "shard_size": 1}):
+        report = fastload.pack(tmp_path / "in.h5", tmp_path / "out", overwrite=True, **options)
+        assert samples_of(tmp_path / "out") == [
+            {
+                "data": n + 10, "group": {"d": n + 10}, "hard": n, "inner": {"text": "abcd"[n]},
+                "own": n, "soft": n,
+            }
+            for n in range(4)
+        ]  # fmt: skip
+        (left,) = report.leftovers
+        assert left.paths == ("in.h5: inner/self", "in.h5: inner/up")
+    fastload.pack(tmp_path / "in.h5", tmp_path / "out", fields=["group.d"], overwrite=True)
+    assert samples_of(tmp_path / "out")[0] == {"group": {"d": 10}}
+
+
+@pytest.mark.parametrize(
+    ("link", "text"),
+    [
+        (h5py.SoftLink("/gone"), "'x' is a link to '/gone', which cannot be opened"),
+        (h5py.ExternalLink("gone.h5", "d"), "'x' is a link to 'd' of the file 'gone.h5'"),
+        (h5py.ExternalLink("in.txt", "d"), "'x' is a link to 'd' of the file 'in.txt'"),
+        (h5py.ExternalLink("pipe", "d"), "pipe: a pipe"),
+    ],
+)
+def test_a_link_that_cannot_be_followed_is_refused_with_the_file(
+    tmp_path: Path, link: Any, text: str
+) -> None:
+    (tmp_path / "in.txt").write_text("x")
+    os.mkfifo(tmp_path / "pipe")
+    with h5py.File(tmp_path / "in.h5", "w") as file:
+        file["x"] = link
+        file["y"] = np.arange(3)
+    damaged(tmp_path / "in.h5", tmp_path / "out", str(tmp_path), text)
+    fastload.pack(tmp_path / "in.h5", tmp_path / "out", fields=["y"])
+
+
+def test_a_virtual_dataset_whose_part_is_not_there_is_refused(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "part.h5", "w") as file:
+        file["d"] = np.arange(3)
+    layout = h5py.VirtualLayout(shape=(3,), dtype="i8")
+    layout[:] = h5py.VirtualSource("part.h5", "d", shape=(3,))
+    with h5py.File(tmp_path / "in.h5", "w") as file:
+        file.create_virtual_dataset("x", layout)
+    fastload.pack(tmp_path / "in.h5", tmp_path / "out")
+    assert samples_of(tmp_path / "out") == [{"x": n} for n in range(3)]
+    (tmp_path / "part.h5").unlink()
+    damaged(tmp_path / "in.h5", tmp_path / "out2", "in.h5", "'part.h5', which is not there")

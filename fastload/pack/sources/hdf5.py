@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,7 @@ from fastload.pack.sources.base import (
     stored,
     taken,
 )
+from fastload.pack.sources.hdf5_links import files_behind, list_datasets
 from fastload.pack.sources.kind import Kind, library
 from fastload.pack.sources.latest import latest, version_of
 from fastload.pack.sources.wanted import ALL, Wanted
@@ -49,12 +50,14 @@ class Hdf5Column(Column):
         files: Their paths.
         lengths: The samples in each.
         mean: Bytes of a sample of a ragged field.
+        linked: Other files that hold samples.
     """
 
     name: str
     files: tuple[str, ...]
     lengths: tuple[int, ...]
     mean: int = 0
+    linked: tuple[str, ...] = ()
 
     def read(self, start: int, stop: int) -> AnyColumn:
         """Reads a range; what is compressed is decompressed chunk by chunk."""
@@ -95,7 +98,7 @@ class Hdf5Column(Column):
 
     def paths(self) -> Sequence[str]:
         """The files."""
-        return self.files
+        return [*self.files, *self.linked]
 
     def mean_bytes(self) -> int:
         """As the first samples have it."""
@@ -171,7 +174,8 @@ def open_hdf5(inventory: Inventory, *, strict: bool = False, wanted: Wanted = AL
     length, and arrays of varying length, are ragged fields.
 
     Raises:
-        FormatError: a file is damaged, its datasets are not of one length, or files differ.
+        FormatError: a file is damaged, its datasets are not of one length, files differ, or the
+            target of a link cannot be opened.
         TypeError: a dataset holds what cannot be packed.
         ImportError: h5py is not installed.
     """
@@ -180,14 +184,16 @@ def open_hdf5(inventory: Inventory, *, strict: bool = False, wanted: Wanted = AL
     found: dict[str, Field] = {}
     means: dict[str, int] = {}
     lengths = []
+    linked: dict[str, None] = {}
     for file in files:
         file_source(file)
         try:
             with h5py.File(file, "r") as opened:
-                there = dict(_datasets(h5py, opened, wanted))
+                there = dict(list_datasets(h5py, file, opened, wanted, inventory))
+                linked.update(dict.fromkeys(files_behind(file, there.values())))
                 left = [name for name in opened if not wanted.enters(name)]
                 wanted.check([*(name.replace("/", ".") for name in there), *left])
-                fields = {name: _field(h5py, file, of) for name, of in there.items()}
+                fields = {name: _field(h5py, file, name, of) for name, of in there.items()}
                 rows = {name: opened[name].shape[0] for name in fields}
                 for name, field in fields.items():
                     if field.ragged and not means.get(name) and rows[name]:
@@ -212,7 +218,9 @@ def open_hdf5(inventory: Inventory, *, strict: bool = False, wanted: Wanted = AL
             raise FormatError(f"{files[0]} and {file} differ in their datasets; all must agree")
         lengths.append(rows[first])
     columns = [
-        Hdf5Column(field, sum(lengths), name, files, tuple(lengths), means.get(name, 0))
+        Hdf5Column(
+            field, sum(lengths), name, files, tuple(lengths), means.get(name, 0), tuple(linked)
+        )
         for name, field in found.items()
     ]
     made = columns_source("hdf5", columns, _structure(list(found)))
@@ -231,20 +239,9 @@ def _structure(names: list[str]) -> Structure:
     return made
 
 
-def _datasets(h5py: Any, group: Any, wanted: Wanted, above: str = "") -> Iterator[tuple[str, Any]]:
-    for name in list(group):  # its iterator holds h5py's lock
-        if not wanted.enters(f"{above}{name}".replace("/", ".")):
-            continue
-        member = group.get(name)
-        if isinstance(member, h5py.Group):
-            yield from _datasets(h5py, member, wanted, f"{above}{name}/")
-        elif isinstance(member, h5py.Dataset):
-            yield f"{above}{name}", member
-
-
-def _field(h5py: Any, path: str, dataset: Any) -> Field:
-    name = dataset.name.strip("/").replace("/", ".")
-    where = f"{path}: dataset {dataset.name!r}"
+def _field(h5py: Any, path: str, name: str, dataset: Any) -> Field:
+    where = f"{path}: dataset {'/' + name!r}"
+    name = name.replace("/", ".")
     if not dataset.shape:
         raise FormatError(f"{where} has no first axis")
     text = h5py.check_string_dtype(dataset.dtype)
