@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
+import gzip
 import importlib
 import os
 from pathlib import Path
@@ -170,3 +172,98 @@ def test_a_stray_quote_does_not_hold_the_rest_of_the_file(
         path, tmp_path / "out", "a.csv: line 2, at byte 4: a row of more than 1 MiB, or a quote"
     )
     assert sum(looked_at) <= (1 << 20) + (1 << 16)  # each byte once
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16", "utf-16-le", "cp037", "shift_jis"])
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_other_encodings(tmp_path: Path, encoding: str, ending: str) -> None:
+    word = "\u65e5\u672c" if encoding == "shift_jis" else "caf\xe9"
+    lines = [f'{n},"{word}\n{n}",{word}' for n in range(90)]
+    text = "\n".join([f"n,{word},last", *lines]).encode(encoding)
+    path, out = tmp_path / f"a.csv{ending}", tmp_path / "out"
+    path.write_bytes(gzip.compress(text) if ending else text)
+    if encoding != "cp037":
+        damaged(path, out, "a.csv", "--encoding")
+    want = [{"n": n, word: f"{word}\n{n}", "last": word} for n in range(90)]
+    for options in ({}, {"shuffle": 3}):
+        fastload.pack(path, out, overwrite=True, encoding=encoding, shard_size=500, **options)
+        assert sorted(samples_of(out), key=lambda row: int(row["n"])) == want
+    text += "\n1".encode(encoding).removeprefix(codecs.BOM_UTF16_LE)
+    path.write_bytes(gzip.compress(text) if ending else text)
+    damaged(path, tmp_path / "no", f"{path.name}: line 182, at byte", encoding=encoding)
+
+
+def test_text_that_is_not_utf8_names_its_byte(tmp_path: Path) -> None:
+    path, out = tmp_path / "a.csv", tmp_path / "out"
+    lines = "n,t,u\n" + "1,a,b\n" * 400
+    path.write_bytes(lines.encode() + b"2,caf\xe9,b\n")
+    damaged(path, out, "a.csv: line 402, at byte 2411: not UTF-8")
+    damaged(path, out, "a.csv: line 402, at byte", "'t'", "not UTF-8", fields=["t"])
+    fastload.pack(path, out, fields=["n", "u"])
+    assert samples_of(out)[-1] == {"n": 2, "u": "b"}
+    path.write_bytes(b"n,t\n1,caf\xe9\n")
+    damaged(path, tmp_path / "no", "line 2, at byte", "not UTF-8", fields=["t"])
+    damaged(path, tmp_path / "no", "not UTF-8", fields=["t"], dtypes={"t": "text"})
+
+
+@pytest.mark.parametrize(
+    ("text", "dtype"),
+    [
+        ("0.1", "float64"),
+        ("5e-324", "float64"),
+        ("12345678901234567890.5", "float64"),
+        ("9007199254740992.0", "float64"),
+        ("-0.0", "float64"),
+        ("0.000e-400", "float64"),
+        ("-9223372036854775808", "int64"),
+        ("inf", "float64"),
+        ("+5", "float64"),
+    ],
+)
+def test_numbers_that_are_merely_rounded_are_as_python_reads_them(
+    tmp_path: Path, text: str, dtype: str
+) -> None:
+    (tmp_path / "a.csv").write_text(f"a\n{text}\n{text}\n")
+    fastload.pack(tmp_path / "a.csv", tmp_path / "out")
+    dataset = fastload.open(tmp_path / "out")
+    assert dataset.fields[0].dtype == dtype
+    value = float(text) if dtype == "float64" else int(text)
+    assert repr(dataset.column("a")[0].item()) == repr(value)
+
+
+def test_numbers_that_text_does_not_become_are_refused(tmp_path: Path) -> None:
+    path, out = tmp_path / "a.csv", tmp_path / "out"
+    late = "1.5,7\n" * 300  # the type is known from blocks before
+    for bad in ("9007199254740993", "1e400", "-1e-400", "9007199254740993.0"):
+        path.write_text(f"a,b\n{late}{bad},7\n")
+        damaged(path, out, "a.csv: line 302, at byte", "'a'", bad)
+        damaged(path, out, "a.csv: line 302", bad, dtypes={"a": "float64"})
+    path.write_text(f"a,b\n{late}2,007\n")
+    damaged(path, out, "a.csv: line 302", "'b'", "007 begins with a zero", "--dtypes b=text")
+    fastload.pack(path, out, dtypes={"b": "int64"})
+    assert samples_of(out)[-1] == {"a": 2, "b": 7}
+    fastload.pack(path, out, overwrite=True, fields=["a"])
+
+
+def test_columns_without_values_need_their_type(tmp_path: Path) -> None:
+    path, out = tmp_path / "a.csv", tmp_path / "out"
+    path.write_text("a,b c\n1,\n2,\n")
+    damaged(path, out, "a.csv: column 'b c' holds no value", "--dtypes 'b c=DTYPE'", "--fields")
+    fastload.pack(path, out, dtypes={"b c": "text"})
+    assert samples_of(out) == [{"a": 1, "b c": ""}, {"a": 2, "b c": ""}]
+    fastload.pack(path, out, overwrite=True, fields=["a"])
+    assert samples_of(out) == [{"a": 1}, {"a": 2}]
+
+
+def test_names_of_columns_are_those_of_pandas(tmp_path: Path) -> None:
+    path, out = tmp_path / "a.csv", tmp_path / "out"
+    path.write_text(',x,,"y ""z"""\n0,1,2,3\n')
+    fastload.pack(path, out)
+    names = ["Unnamed: 0", "x", "Unnamed: 2", 'y "z"']
+    assert list(samples_of(out)[0]) == names
+    pandas = pytest.importorskip("pandas")
+    assert list(pandas.read_csv(path).columns) == names
+    frame = pandas.DataFrame({"t": ["a", "b"], "n": [1, 2]}, index=[5, 7])
+    frame.to_csv(path)
+    fastload.pack(path, out, overwrite=True)
+    assert samples_of(out) == pandas.read_csv(path).to_dict("records")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from itertools import chain, product
 from pathlib import Path
@@ -207,3 +208,82 @@ def test_tiktoken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = refused(tmp_path / "a.jsonl", tmp_path / "no", dtype="uint8", **options)
     assert "301 tokens, which uint8 does not hold" in text
     assert np.dtype("uint16").name == fastload.open(tmp_path / "out").fields[0].dtype
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("1e400", "1e400 is larger than what float64 holds"),
+        ("-1e-400", "-1e-400 is smaller than what float64 holds"),
+        ("9007199254740993.0", "is an integer that float64 does not hold"),
+        ("18446744073709551616", "exceeds int64"),
+        ("[1.5, 1e400]", "1e400 is larger"),
+        ("[9007199254740993, 0.5]", "an integer among floats"),
+        ("[18446744073709551615, -1]", "integers that no dtype holds all of"),
+        ("[1, true]", "true and false among numbers"),
+    ],
+)
+def test_numbers_do_not_change(tmp_path: Path, value: str, message: str) -> None:
+    path, out = tmp_path / "a.jsonl", tmp_path / "out"
+    path.write_text(f'{{"x": {value}, "y": 1}}\n')
+    damaged(path, out, "a.jsonl: line 1, at byte 0", "'x'", message)
+    fastload.pack(path, out, fields=["y"])
+    assert samples_of(out) == [{"y": 1}]
+
+
+def test_numbers_that_are_merely_rounded_are_as_python_reads_them(tmp_path: Path) -> None:
+    values = [0.1, 1e308, 5e-324, -0.0, 1e23, 123456789.12345678912, 0.0, 9007199254740992.0]
+    texts = ["0.1", "1e308", "5e-324", "-0.0", "1e+23", "123456789.12345678912", "0.000e-400"]
+    texts.append("9007199254740992.0")
+    (tmp_path / "a.jsonl").write_text("".join(f'{{"x": {text}}}\n' for text in texts))
+    fastload.pack(tmp_path / "a.jsonl", tmp_path / "out")
+    column = fastload.open(tmp_path / "out").column("x")
+    assert column.tobytes() == np.array(values).tobytes()
+    (tmp_path / "b.jsonl").write_text('{"x": 9007199254740993}\n')
+    damaged(tmp_path / "b.jsonl", tmp_path / "no", "does not fit float64", dtypes={"x": "float64"})
+
+
+def test_lists_that_are_empty_in_all_samples_looked_at(tmp_path: Path) -> None:
+    path, out = tmp_path / "a.jsonl", tmp_path / "out"
+    lines: list[dict[str, Any]] = [{"x": []}] * 300
+    odd = next(row for row in range(300) if row not in probed(300))
+    lines[odd] = {"x": [7, 8]}
+    write(path, lines)
+    damaged(path, out, "type cannot be known", "--dtypes x=DTYPE", "--ragged x", "--fields")
+    fastload.pack(path, out, dtypes={"x": "int64"})
+    assert samples_of(out)[odd]["x"] == [7, 8]
+    damaged(path, tmp_path / "no", f"a.jsonl: line {odd + 1}", "int64 [2]", ragged=["x"])
+    for empty in ("[]", '{"x": [[]]}', '{"x": {"y": []}}'):
+        path.write_text(f"{empty}\n")
+        damaged(path, tmp_path / "no", "type cannot be known")
+
+
+@pytest.mark.parametrize("line", ["{}", '{"a": {}}', '{"a": {"b": {}}}'])
+def test_samples_that_hold_nothing(tmp_path: Path, line: str) -> None:
+    (tmp_path / "a.jsonl").write_text(f"\n{line}\n{line}\n")
+    damaged(tmp_path / "a.jsonl", tmp_path / "out", "a.jsonl: line 2, at byte 1", "holds nothing")
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16", "utf-16-be", "shift_jis", "cp037"])
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_other_encodings(tmp_path: Path, encoding: str, ending: str) -> None:
+    word = "\u65e5\u672c" if encoding == "shift_jis" else "caf\xe9"
+    text = "".join(f'{{"n": {n}, "t": "{word}"}}\n' for n in range(50)).encode(encoding)
+    path, out = tmp_path / f"a.jsonl{ending}", tmp_path / "out"
+    path.write_bytes(gzip.compress(text) if ending else text)
+    if encoding in ("latin-1", "utf-16", "shift_jis"):
+        damaged(path, out, "a.jsonl", "byte ", "not UTF-8", "--encoding")
+    fastload.pack(path, out, encoding=encoding, shard_size=300)
+    assert samples_of(out) == [{"n": n, "t": word} for n in range(50)]
+    fastload.pack(path, out, overwrite=True, encoding=encoding, shuffle=1)
+    assert sorted(row["n"] for row in samples_of(out)) == list(range(50))
+
+
+def test_encodings_that_are_none_of_text_are_refused_by_name(tmp_path: Path) -> None:
+    path, out = tmp_path / "a.jsonl", tmp_path / "out"
+    path.write_bytes(b'{"x": "\xe9"}\n')
+    for name in ("base64", "rot13", "idna", "nothing", "unicode_escape"):
+        assert name in refused(path, out, encoding=name)
+    for name in ("utf8", "UTF-8", "utf-8-sig"):
+        damaged(path, out, "byte 7: not UTF-8", encoding=name)
+    damaged(path, out, "not ascii: byte 7", encoding="ascii")

@@ -217,10 +217,17 @@ def _number(name: str, kind: Any) -> tuple[str, str | None]:
         return dtype_of(kind).name, None
     if types.is_timestamp(kind):
         return "int64", f"datetime64[{kind.unit}]"
+    if types.is_time(kind):
+        return "int64", f"timedelta64[{kind.unit}]"
     if types.is_duration(kind):
         return "int64", f"timedelta64[{kind.unit}]"
     if types.is_date(kind):
         return "int64", "datetime64[D]" if types.is_date32(kind) else "datetime64[ms]"
+    if types.is_null(kind):
+        raise TypeError(
+            f"field {name!r}: its values are all null, so that their type cannot be known; "
+            "--fields (fields=) leaves it out, or write the column with a type"
+        )
     raise TypeError(
         f"field {name!r}: {kind} cannot be packed; numbers, dates, text, bytes, structs and lists "
         "of numbers can"
@@ -313,7 +320,7 @@ def _values(array: Any, field: Field) -> Array:
         _check_whole(array, field, each)
     _check_whole(array, field, each)
     if field.logical is not None:
-        if pyarrow.types.is_date32(array.type):
+        if pyarrow.types.is_date32(array.type) or pyarrow.types.is_time32(array.type):
             array = array.cast(pyarrow.int32())
         array = array.cast(pyarrow.int64())
     return stored(numbers(array).reshape(count, *field.shape), field)

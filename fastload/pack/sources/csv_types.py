@@ -15,6 +15,7 @@ from fastload.formats.dtypes import TEXT_NAMES
 from fastload.pack.cast import cast_target
 from fastload.pack.sources.arrow_columns import numbers
 from fastload.pack.sources.batches import Unit
+from fastload.pack.sources.exact import changed
 from fastload.pack.sources.kind import library
 from fastload.pack.sources.text_encoding import not_utf8
 from fastload.pack.sources.wanted import Wanted
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 _ADVICE = "--dtypes NAME=DTYPE (dtypes=) says what the column holds"
 _INTEGER = re.compile(r"[+-]?[0-9]+")
-_WHOLE = re.compile(r"[+-]?[0-9]+(\.0*)?")
 _ZERO_LED = r"^[+-]?0[0-9]+$"
 _TINY = re.compile(rb"[eE]-0*[0-9]{3}|[0-9]{200}")  # what may be a number next to 0
 _EXACT = 2.0**53  # float64 holds all integers below
@@ -110,28 +110,6 @@ class ColumnTypes:
                 continue
             where = reader.text.where(unit, content, row)
             raise FormatError(f"{where}: column {of.name!r}: {what}")
-
-
-def changed(text: str) -> str | None:
-    """How float64 changes a number beyond rounding its decimals, if it does.
-
-    Example:
-        >>> changed("0.1"), changed("9007199254740993")
-        (None, 'is an integer that float64 does not hold')
-    """
-    if not any(c in "123456789" for c in text):
-        return None  # 0, or a word
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    if np.isinf(value):
-        return "is larger than what float64 holds"
-    if value == 0:
-        return "is smaller than what float64 holds"
-    if _WHOLE.fullmatch(text) and int(value) != int(text.partition(".")[0]):
-        return "is an integer that float64 does not hold"
-    return None
 
 
 def _texts(reader: CsvReader, content: bytes, unit: Unit, name: str) -> Any:

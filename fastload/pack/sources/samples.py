@@ -11,8 +11,17 @@ import numpy as np
 from fastload.formats.extents import Field
 from fastload.pack.cast import CastError, cast
 from fastload.pack.sources.base import AnyColumn, RaggedBuilder
-from fastload.pack.sources.leaves import Leaf, field_of_leaves, fit, mean_bytes, read_leaf
+from fastload.pack.sources.leaves import (
+    LEFT_OPEN,
+    Leaf,
+    field_of_leaves,
+    fit,
+    mean_bytes,
+    read_leaf,
+)
 from fastload.structure import Structure, is_leaf, leaf_names, map_leaves, rebuild
+
+_EXACT = 2**53  # float64 holds all integers up to here
 
 
 @dataclass(frozen=True)
@@ -55,17 +64,30 @@ class Schema:
         for name in (*dtypes, *ragged):
             if name not in names:
                 raise ValueError(f"there is no field {name!r}; the fields are {', '.join(names)}")
+        if not names:
+            raise ValueError(f"sample {indices[0]}: it holds nothing: {samples[0]!r:.80}")
         columns: list[list[Leaf]] = [[] for _ in names]
         for sample, index in zip(samples, indices, strict=True):
             found = leaves_of(template, sample, f"sample {index}")
             for column, name, leaf in zip(columns, names, found, strict=True):
-                read = read_leaf(leaf, name, index)
-                column.append(_in_dtype(read, name, dtypes.get(name), index))
+                column.append(read_leaf(leaf, name, index))
+        given = {**dict.fromkeys(ragged, "float64"), **dtypes}  # of lists that are all empty
+        empty = {
+            name
+            for name, column in zip(names, columns, strict=True)
+            if name in given and all(leaf.dtype == LEFT_OPEN for leaf in column)
+        }
+        for name, column in zip(names, columns, strict=True):
+            dtype = given[name] if name in empty else dtypes.get(name)
+            pairs = zip(column, indices, strict=True)
+            column[:] = [_in_dtype(leaf, name, dtype, index) for leaf, index in pairs]
         fields = tuple(
             field_of_leaves(name, column, indices)
             for name, column in zip(names, columns, strict=True)
         )
-        fields = tuple(ragged_field(of) if of.name in ragged else of for of in fields)
+        fields = tuple(
+            ragged_field(of) if of.name in ragged or of.name in empty else of for of in fields
+        )
         numbers = iter(range(len(names)))
         structure = map_leaves(lambda _: next(numbers), template)
         return cls(fields, structure, sum(map(mean_bytes, fields, columns)), dict(dtypes))
@@ -146,6 +168,11 @@ def _in_dtype(leaf: Leaf, name: str, dtype: str | None, index: int) -> Leaf:
     if isinstance(leaf.content, bytes) or leaf.logical is not None:
         raise TypeError(f"sample {index}: field {name!r} is {leaf}, not numbers to be {dtype}")
     array = leaf.content
+    if dtype == "float64" and leaf.dtype in ("int64", "uint64"):
+        large = array[(array > _EXACT) | (array < -_EXACT)].tolist()
+        for number in large:
+            if int(float(number)) != number:
+                raise ValueError(f"sample {index}: field {name!r}: {number} does not fit float64")
     try:
         made = cast(array.reshape(-1), Field(name, leaf.dtype or "float64", ()), dtype)
     except CastError as error:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from fastload.errors import FormatError
 
 _UTF_8 = frozenset(["utf-8", "utf-8-sig"])
-_NO_FILES = frozenset(["idna", "punycode", "undefined", "unicode_escape", "raw_unicode_escape"])
+_NO_FILES = frozenset(["idna", "punycode", "undefined", "unicode-escape", "raw-unicode-escape"])
 _MARKS = {
     codecs.BOM_UTF32_LE: "utf-32",
     codecs.BOM_UTF32_BE: "utf-32",
@@ -37,7 +37,7 @@ def encoding_named(name: str | None) -> str | None:
             f"encoding: Python knows no encoding {name!r}; it knows latin-1, cp1252, utf-16, ..."
         ) from error
     is_text = getattr(found, "_is_text_encoding", True)
-    if not is_text or found.name in _NO_FILES or found.incrementaldecoder is None:
+    if not is_text or found.name.replace("_", "-") in _NO_FILES or found.incrementaldecoder is None:
         raise ValueError(f"encoding: {name!r} is no encoding of text files")
     return None if found.name in _UTF_8 else found.name
 
