@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import pickle
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import torch
 from torch import distributed as dist
 from torch import nn
 
+from fastload import plain_state
 from fastload.ranks import find_place, process_group
 
 _KEYS = {"model", "optimizer", "step", "loader", "rng"}
@@ -23,34 +25,41 @@ def save(
     path: str | os.PathLike[str],
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
-    step: dict[str, Any],
+    step: Callable[[], dict[str, Any]],
     loader: Any,
 ) -> None:
-    """Writes the file; see `fastload.TrainStep.save`."""
+    """Writes the file; see `fastload.TrainStep.save`. `step` returns the state of the step."""
     # Costs a second to import, and only those who save need it.
     from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
     writes = process_group() is None or dist.get_rank() == 0
-    content = {
-        "model": get_model_state_dict(model, options=options),
+    with _plain_extra_state(path, model):
+        parameters = get_model_state_dict(model, options=options)
+    content: dict[str, Any] = {
+        "model": parameters,
         "optimizer": _whole(optimizer.state_dict(), kept=writes),
-        "step": step,
-        "loader": None if loader is None else loader.state_dict(),
-        "rng": _of_all_ranks(_random_state()),
     }
-    error: OSError | None = None
+    error: Exception | None = None
+    try:
+        content["step"] = step()
+        content["loader"] = None if loader is None else loader.state_dict()
+    except Exception as found:  # of this rank alone, perhaps
+        error = found
+    _raise_on_all_ranks(error)
+    content["rng"] = _of_all_ranks(_random_state())
     if writes:
+        content = plain_state.encode(content)
         try:
             _write(Path(path), content)
         except OSError as found:
             error = OSError(found.errno, found.strerror, os.fspath(path))
-        except Exception as found:  # torch tells a full disk by a RuntimeError
+        except RuntimeError as found:  # as torch reports a full disk
             error = OSError(f"{path} could not be written: {found}")
+        except Exception as found:
+            error = _why_unloadable(path, content, found)
     # The others must not go on before it is there, nor wait for one that failed.
-    errors = _of_all_ranks(error)
-    if errors[0] is not None:
-        raise errors[0]
+    _raise_on_all_ranks(error)
 
 
 def load(
@@ -60,16 +69,13 @@ def load(
     from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 
     try:
-        damaged = _damaged_part(path)
-        content = None if damaged else torch.load(path, map_location="cpu", weights_only=True)
+        content = plain_state.decode(_read(path))
+    except _DamagedError as error:
+        raise ValueError(f"{path} is damaged: {error}; take an earlier checkpoint") from None
     except Exception as error:  # damaged bytes may raise anything
         if isinstance(error, OSError) and error.errno != errno.EINVAL:  # a place outside the file
             raise
         raise ValueError(f"{path} is no checkpoint: {error}") from error
-    if damaged:
-        raise ValueError(
-            f"{path} is damaged: {damaged} does not fit its checksum; take an earlier checkpoint"
-        )
     if not isinstance(content, dict) or set(content) != _KEYS:
         raise ValueError(f"{path} is no checkpoint that fastload.TrainStep.save wrote")
     if loader is not None:
@@ -89,10 +95,57 @@ def load(
     return step
 
 
-def _damaged_part(path: str | os.PathLike[str]) -> str | None:
-    """The first part that does not fit its CRC-32, which torch.load does not look at."""
+@contextmanager
+def _plain_extra_state(path: str | os.PathLike[str], model: nn.Module) -> Iterator[None]:
+    """What modules save besides tensors is made plain, or refused, before torch gathers it."""
+
+    def make_plain(_module: Any, state: dict[str, Any], *_: Any) -> None:
+        for key, value in state.items():
+            if not isinstance(value, torch.Tensor):
+                state[key] = plain_state.encode(value)
+                found = plain_state.find_unloadable(state[key], f"model.{key}")
+                if found is not None:
+                    raise _refusal(path, *found)
+
+    handle = model._register_state_dict_hook(make_plain)  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+class _DamagedError(Exception):
+    """A part of the file does not fit its checksum."""
+
+
+def _read(path: str | os.PathLike[str], *, mmap: bool = False) -> Any:
+    """The content of a checkpoint; with `mmap`, its tensors are in memory only when they are used.
+
+    Raises:
+        _DamagedError: a part does not fit its CRC-32, which torch.load does not look at.
+        Exception: what torch and zipfile raise.
+    """
     with zipfile.ZipFile(path) as archive:
-        return archive.testzip()
+        damaged = archive.testzip()
+    if damaged:
+        raise _DamagedError(f"{damaged} does not fit its checksum")
+    return torch.load(os.fspath(path), map_location="cpu", weights_only=True, mmap=mmap)
+
+
+def _why_unloadable(path: str | os.PathLike[str], content: Any, error: Exception) -> Exception:
+    """The error for content that was written and cannot be loaded, or not even be written."""
+    found = plain_state.find_unloadable(content)
+    if found is None:
+        return OSError(f"{path} could not be written: {error}")
+    return _refusal(path, *found)
+
+
+def _refusal(path: str | os.PathLike[str], place: str, kind: str) -> TypeError:
+    return TypeError(
+        f"{path} was not written, and is as it was before: {place} is a {kind}, which "
+        "torch.load(weights_only=True) does not take; a state holds tensors, arrays, numbers, "
+        "strings, lists and dicts"
+    )
 
 
 def _whole(state: dict[str, Any], *, kept: bool) -> dict[str, Any]:
@@ -146,6 +199,7 @@ def _write(path: Path, content: dict[str, Any]) -> None:
             torch.save(content, file)
             file.flush()
             os.fsync(file.fileno())
+        _read(temporary, mmap=True)  # a file that cannot be loaded replaces none that can
         temporary.replace(path)
     except BaseException:
         with suppress(OSError):
@@ -173,6 +227,21 @@ def _of_all_ranks(value: Any) -> list[Any]:
     values: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(values, value)
     return values
+
+
+def _raise_on_all_ranks(error: Exception | None) -> None:
+    """Raises on each rank the error of the first rank that has one."""
+    shared = error
+    try:
+        pickle.loads(pickle.dumps(shared))
+    except Exception:  # it needs more than its message
+        shared = RuntimeError(f"{type(error).__name__}: {error}")
+    errors: list[Exception | None] = _of_all_ranks(shared)
+    found = next((other for other in errors if other is not None), None)
+    if found is shared and error is not None:
+        raise error
+    if found is not None:
+        raise found
 
 
 def _random_state() -> dict[str, torch.Tensor]:

@@ -19,6 +19,7 @@ from fastload.errors import warn
 from fastload.gradients import StepLoss
 from fastload.groups import Group
 from fastload.log_lines import on_its_way
+from fastload.plain_state import plain_numbers
 from fastload.schedules import check_steps
 from fastload.stall import Stalls
 from fastload.step_log import StepLog
@@ -316,18 +317,24 @@ class TrainStep:
         It holds model, optimizer, scaler, scheduler, the number of steps, the loader's place, and
         the state of torch's random numbers on each rank, as plain tensors and numbers under the
         names of the model without its wrappers: another number of ranks can load it, and
-        `torch.load(path, weights_only=True)` reads it. The file is put in place when it is whole.
+        `torch.load(path, weights_only=True)` reads it: numbers of numpy are written as Python's,
+        which takes nothing from them. The file is put in place when it is whole and has been read
+        again; else the old one stays.
 
         Args:
             path: Written by rank 0.
             loader: A FastLoader, or anything with a `state_dict()`.
 
         Raises:
-            OSError: it could not be written; on all ranks.
+            OSError: it could not be written.
+            TypeError: model, optimizer, scheduler or loader have something in their state that
+                cannot be loaded with `weights_only=True`; says where and what it is.
+
+        All ranks raise the same.
         """
         if self._log is not None:
             self._log.flush()  # first: a training that goes on from there writes no earlier line
-        checkpoint.save(path, self.model, self.optimizer, self.state_dict(), loader)
+        checkpoint.save(path, self.model, self.optimizer, self.state_dict, loader)
 
     def load(self, path: str | os.PathLike[str], loader: Any = None) -> None:
         """Goes on where the checkpoint was written; every rank has to call it.
@@ -344,12 +351,13 @@ class TrainStep:
     def state_dict(self) -> dict[str, Any]:
         """What belongs to the step itself: counts, scaler and scheduler; it waits for the GPU."""
         self._look_back()
+        scheduler = None if self.scheduler is None else plain_numbers(self.scheduler.state_dict())
         return {
             "steps": self.steps,
             "nonfinite": self._counts.tolist(),
             "owed": self._owed,
             "scaler": None if self.scaler is None else self.scaler.state_dict(),
-            "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
+            "scheduler": scheduler,
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

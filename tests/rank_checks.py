@@ -12,14 +12,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
+from rank_counts import (
+    counts_known_beforehand_may_be_zero_on_a_rank,
+    ranks_in_which_nothing_counts_add_nothing,
+)
+from rank_models import SIZE, WRAPPERS, WRAPS, fully_shard, global_batch, loader, whole, wrapped
 from steps import (
     adam,
-    counted_losses,
     dataset,
     distance,
-    joined,
     make_model,
     mean_of_counted,
     mse,
@@ -34,55 +38,8 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import fastload
-from fastload import FastLoader, TrainStep
+from fastload import TrainStep
 from fastload.checkpoint import _whole
-from fastload.groups import Group
-
-try:
-    from torch.distributed.fsdp import fully_shard
-except ImportError:  # it came with torch 2.6
-    fully_shard = None
-
-WRAPPERS = ("ddp", "fsdp2") if fully_shard else ("ddp",)
-ROWS, SIZE = 22, 4  # three global batches of 8, 8 and 6
-WRAPS: dict[str, dict[str, Any]] = {
-    "ddp": {},
-    "gradient_as_bucket_view": {"gradient_as_bucket_view": True},
-    "batched_grad_copy": {"batched_grad_copy": True},
-    "static_graph": {"static_graph": True},
-    "find_unused_parameters": {"find_unused_parameters": True},
-}
-
-
-def loader(rows: int = ROWS, **options: Any) -> FastLoader[Any]:
-    return FastLoader(dataset(rows), SIZE, shuffle=True, seed=1, num_workers=0, **options)
-
-
-def wrapped(model: nn.Module, name: str) -> nn.Module:
-    if name == "fsdp2":
-        for layer in model:  # type: ignore[union-attr]
-            if isinstance(layer, nn.Linear):
-                fully_shard(layer)
-        return fully_shard(model)
-    return DistributedDataParallel(model, **WRAPS[name])
-
-
-def whole(model: nn.Module) -> nn.Module:
-    """The same parameters in a model without wrappers."""
-    found = make_model()
-    with torch.no_grad():
-        for to, parameter in zip(found.parameters(), model.parameters(), strict=True):
-            sharded = hasattr(parameter, "full_tensor")
-            to.copy_(parameter.full_tensor() if sharded else parameter)
-    return found
-
-
-def global_batch(group: Group[Any]) -> dict[str, Tensor]:
-    """All samples that the ranks have in a group."""
-    mine = joined(group)
-    parts: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(parts, mine)
-    return joined(parts)
 
 
 class Reductions(TorchDispatchMode):
@@ -159,78 +116,6 @@ def samples_may_count_unequally(folder: Path) -> None:
                 expected = plain_step(alone, optimizer, global_batch(again), mean_of_counted)
                 assert abs(loss.item() / 2 - expected) <= 1e-6 * max(1.0, expected)
                 assert distance(whole(model), alone) <= 1e-6
-
-
-def ranks_in_which_nothing_counts_add_nothing(folder: Path) -> None:
-    """All ranks, or one; groups and single batches; a sum over nothing that is NaN, too."""
-
-    def divided(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
-        n = batch["n"].sum()
-        return counted_losses(model, batch).sum() / n * n, n
-
-    for name in WRAPPERS:
-        for loss_fn in (sum_and_count, divided) if name == "ddp" else (sum_and_count,):
-            for counting in ((0, 0), (0, 1), (1, 0)):
-                for grouped in (True, False):
-                    nothing_counts(name, loss_fn, counting, grouped)
-
-
-def nothing_counts(name: str, loss_fn: Any, counting: tuple[int, int], grouped: bool) -> None:
-    model, alone = wrapped(make_model(), name), make_model()
-    scheduler = LambdaLR(sgd(model), lambda k: 1.0)
-    step = TrainStep(
-        model, scheduler.optimizer, loss_fn, precision="fp32", max_norm=1.0, scheduler=scheduler
-    )
-    expected = sgd(alone)
-    factor = counting[dist.get_rank()]
-    for number, (group, again) in enumerate(
-        zip(loader().groups(2), loader().groups(2), strict=True)
-    ):
-        batch = joined(group) if grouped is False else group
-        whole_batch = joined(again)
-        for part in (batch, whole_batch):
-            if isinstance(part, dict):
-                part["n"] = part["n"] * factor
-        if grouped:
-            batch._batches = ({**b, "n": b["n"] * factor} for b in batch._batches)
-        result = step(batch)
-        parts: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(parts, whole_batch)
-        loss = result.loss
-        dist.all_reduce(loss)
-        if any(counting):
-            found = plain_step(alone, expected, joined(parts), mean_of_counted, max_norm=1.0)
-            assert abs(loss.item() / 2 - found) <= 1e-6 * max(1.0, found)
-        else:
-            assert loss.item() == 0
-        assert result.nonfinite.item() == 0
-        assert scheduler.last_epoch == number + 1
-        assert distance(whole(model), alone) <= 1e-6
-
-
-def counts_known_beforehand_may_be_zero_on_a_rank(folder: Path) -> None:
-    for name in WRAPPERS:
-        model, alone = wrapped(make_model(), name), make_model()
-        step = TrainStep(model, sgd(model), mean_of_counted, precision="fp32")
-        (columns,) = FastLoader(dataset(16), 16)
-        columns["n"][[0, 1, 2, 3, 8, 9, 10, 11, 12, 13, 14, 15]] = (
-            0  # 0 / 0 on rank 0, then on both
-        )
-        data = fastload.ArrayDataset({k: v.clone() for k, v in columns.items()})
-        loaders = [FastLoader(data, SIZE, seed=1, num_workers=0) for _ in range(2)]
-        expected = sgd(alone)
-        for number, (group, again) in enumerate(
-            zip(loaders[0].groups(1, count="n"), loaders[1].groups(1), strict=True)
-        ):
-            result = step(group)
-            held = global_batch(again)
-            if not number:
-                plain_step(alone, expected, held, mean_of_counted)
-            else:
-                assert result.loss.item() == 0
-                plain_step(alone, expected, held, lambda m, b: m(b["x"]).sum() * 0)
-            assert result.nonfinite.item() == 0
-            assert distance(whole(model), alone) <= 1e-6
 
 
 def only_the_last_batch_communicates(folder: Path) -> None:
@@ -310,12 +195,24 @@ def checkpoints_fit_any_wrapper(folder: Path) -> None:
     found = [value for entry in state.values() for value in entry.values()]
     assert any(map(torch.is_tensor, found)) == writes  # on a host of many ranks once
     kept = (folder / "ddp.pt").read_bytes()
-    try:
-        step.save(folder / "missing/last.pt", data)
-    except FileNotFoundError:
-        pass
-    else:
-        raise AssertionError("a rank went on")
+
+    class Broken:
+        def state_dict(self) -> Any:
+            if dist.get_rank():
+                raise LookupError("only here")
+            return 0
+
+    class Unloadable:
+        def state_dict(self) -> Any:
+            return {"lock": object()}
+
+    for path, held, error, what in (
+        ("missing/last.pt", data, FileNotFoundError, "No such file"),
+        ("ddp.pt", Broken(), LookupError, "only here"),
+        ("ddp.pt", Unloadable(), TypeError, "loader.lock is a builtins.object"),
+    ):
+        with pytest.raises(error, match=what):
+            step.save(folder / path, held)
     assert (folder / "ddp.pt").read_bytes() == kept
 
 

@@ -89,9 +89,10 @@ PYTHON_LAYERS = {
     "step_log": {"groups", "log_lines", "stall"},
     "gradients": {"ranks", "groups"},
     "schedules": set(),
-    "train": {"errors", "groups", "gradients", "schedules", "checkpoint"}
+    "plain_state": set(),
+    "train": {"errors", "groups", "gradients", "schedules", "plain_state", "checkpoint"}
     | {"log_lines", "stall", "step_log"},
-    "checkpoint": {"ranks"},
+    "checkpoint": {"ranks", "plain_state"},
     "processes": {"ranks"},
     "loops": LOADER | {"train", "processes"},
     "integrations": LOADER,

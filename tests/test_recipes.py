@@ -20,7 +20,7 @@ def test_blocks_run_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.chdir(tmp_path)
     names = recipes.run("")
     assert {"freeze_statistics", "slow_down_statistics", "unsent", "policy"} <= set(names)
-    made = {"last.pt", "unsent-0.pt", "sharded.pt", "sharded"}
+    made = {"plateau.pt", "plateau-scheduler.pt", "last.pt", "unsent-0.pt", "sharded.pt", "sharded"}
     assert {path.name for path in tmp_path.iterdir()} == made
 
 

@@ -145,3 +145,129 @@ def test_checkpoints_have_checksums_where_torch_was_told_to_leave_them_out(tmp_p
     finally:
         options.set_crc32_options(True)
     step.load(tmp_path / "last.pt")
+
+
+# --- State that cannot be loaded ---------------------------------------------------------------
+
+
+class Schedule:
+    """A function with a state, as LambdaLR saves it."""
+
+    def __init__(self, **state: Any) -> None:
+        self.__dict__.update(state)
+
+    def __call__(self, epoch: int) -> Any:
+        return np.float64(0.5)
+
+
+def with_state(where: str, value: Any) -> tuple[TrainStep, Any]:
+    """A step, and its loader, with a value in the state of one of its parts."""
+    model = make_model()
+    if where == "model":
+
+        class Extra(torch.nn.Sequential):
+            def get_extra_state(self) -> Any:
+                return value
+
+            def set_extra_state(self, state: Any) -> None:
+                self.extra = state
+
+        model = Extra(*model)  # type: ignore[misc]
+    optimizer = adam(model)
+    if where == "optimizer":
+        optimizer.param_groups[0]["note"] = value
+    schedule = Schedule(**({"note": value} if where == "scheduler" else {}))
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, schedule)
+
+    class Loader:
+        def state_dict(self) -> dict[str, Any]:
+            return {"epoch": np.int64(3), "note": value if where == "loader" else 0}
+
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            self.state = state
+
+    return TrainStep(model, optimizer, mse, precision="fp32", scheduler=scheduler), Loader()
+
+
+PLACES = {
+    "model": r"model\._extra_state",
+    "optimizer": r"optimizer\.param_groups\[0\]\.note",
+    "scheduler": r"step\.scheduler\.lr_lambdas\[0\]\.note",
+    "loader": r"loader\.note",
+}
+
+
+@pytest.mark.parametrize("where", PLACES)
+def test_a_state_that_cannot_be_loaded_is_refused_and_the_old_file_stays(
+    where: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "last.pt"
+    saved(path)
+    kept = path.read_bytes()
+    for value, kind in ((object(), "builtins.object"), (lambda: 0, "builtins.function")):
+        step, loader = with_state(where, value)
+        with pytest.raises(TypeError, match=rf"{PLACES[where]} is a {kind}, which torch.load"):
+            step.save(path, loader)
+        assert path.read_bytes() == kept
+        assert [entry.name for entry in tmp_path.iterdir()] == ["last.pt"]
+
+
+@pytest.mark.parametrize("where", PLACES)
+def test_numbers_and_arrays_of_numpy_may_be_in_any_state(where: str, tmp_path: Path) -> None:
+    path, table = tmp_path / "last.pt", np.linspace(0, 1, 5)
+    for value in (np.float64(0.25), table):
+        step, loader = with_state(where, value)
+        step({"x": torch.ones(2, FEATURES), "y": torch.ones(2, 1)})
+        step.save(path, loader)
+        torch.load(path, weights_only=True)
+        again, other = with_state(where, 0)
+        again.load(path, other)
+        assert other.state["epoch"] == 3
+        assert again.steps == 1
+        assert again.scheduler.get_last_lr() == step.scheduler.get_last_lr()
+        loaded = {
+            "optimizer": again.optimizer.param_groups[0].get("note"),
+            "scheduler": again.scheduler.lr_lambdas[0].__dict__.get("note"),
+            "loader": other.state["note"],
+            "model": getattr(again.model, "extra", None),
+        }
+        np.testing.assert_array_equal(loaded[where], value)
+        assert type(loaded[where]) is (np.ndarray if value is table else float)
+
+
+def test_the_state_of_a_step_is_plain_for_other_savers(tmp_path: Path) -> None:
+    step, _ = with_state("none", 0)
+    step({"x": torch.ones(2, FEATURES), "y": torch.ones(2, 1)})
+    torch.save(step.state_dict(), tmp_path / "step.pt")
+    assert torch.load(tmp_path / "step.pt", weights_only=True) == step.state_dict()
+
+
+def test_a_file_that_was_written_badly_does_not_replace_a_good_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a disk that lies: what is there is read again before it takes the place."""
+    path = tmp_path / "last.pt"
+    step = saved(path)
+    kept, save = path.read_bytes(), torch.save
+
+    def damaging(content: Any, file: Any) -> None:
+        save(content, file)
+        file.seek(file.tell() // 2)
+        file.write(b"?" * 64)
+
+    monkeypatch.setattr(torch, "save", damaging)
+    with pytest.raises(OSError, match=r"last\.pt could not be written"):
+        step.save(path)
+    monkeypatch.undo()
+    assert path.read_bytes() == kept
+    assert [entry.name for entry in tmp_path.iterdir()] == ["last.pt"]
+
+
+def test_an_error_of_the_loader_is_raised_as_it_is(tmp_path: Path) -> None:
+    class Loader:
+        def state_dict(self) -> Any:
+            raise KeyError("no state")
+
+    with pytest.raises(KeyError, match="no state"):
+        with_state("none", 0)[0].save(tmp_path / "last.pt", Loader())
+    assert not list(tmp_path.iterdir())

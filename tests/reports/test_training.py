@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 import torch
 from reports.prelude import X, one_batch
@@ -105,3 +106,34 @@ def test_the_log_is_json_where_a_loss_is_not_finite(loss: float) -> None:
     run = Run("run.jsonl")
     assert [step["loss"] for step in run.steps] == [None]
     json.dumps(run.summary(), allow_nan=False)
+
+
+# pytorch#98921, stable-baselines3#1900
+def test_a_checkpoint_with_a_numpy_learning_rate_can_be_loaded() -> None:
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda epoch: 0.5 * (1 + np.cos(np.pi * epoch / 100))
+    )
+    step = TrainStep(
+        model,
+        optimizer,
+        lambda model, batch: model(batch["x"]).mean(),
+        precision="fp32",
+        scheduler=scheduler,
+    )
+    step(one_batch())
+    rates = scheduler.get_last_lr()
+    step.save("a.pt")
+    step(one_batch())
+    step.load("a.pt")
+    assert scheduler.get_last_lr() == rates
+    assert step.steps == 1
+
+
+def test_a_scheduler_that_needs_a_metric_is_refused_before_an_update() -> None:
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+    with pytest.raises(ValueError, match=r"ReduceLROnPlateau\.step needs metrics"):
+        TrainStep(model, optimizer, lambda model, batch: batch, scheduler=scheduler)
