@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from fastload import _core
 from fastload.errors import StoppedError
+from fastload.formats.image_depth import in_8_bits
 from fastload.pixels import Pixels
 from fastload.transforms import MODES, DecodeImage
 
@@ -190,10 +191,11 @@ class _Images:
 
 
 def decode_image(data: bytes, transform: DecodeImage) -> Array:
-    """An encoded image as uint8 (H, W, C).
+    """An encoded image as uint8 (H, W, C); of 16-bit images the upper 8 bits.
 
     Raises:
-        Exception: what Pillow raises for data that it cannot decode.
+        Exception: what Pillow raises for data that it cannot decode; ValueError: its pixels are
+            floats or 32-bit integers.
     """
     from PIL import Image, ImageOps
 
@@ -202,7 +204,7 @@ def decode_image(data: bytes, transform: DecodeImage) -> Array:
         if transform.exif:
             with contextlib.suppress(Exception):  # a broken tag does not spoil the image
                 turned = ImageOps.exif_transpose(opened)
-        image = turned.convert(transform.mode)
+        image = in_8_bits(turned).convert(transform.mode)
     if transform.size is not None:
         height, width = transform.size
         if transform.resize is None:

@@ -99,8 +99,9 @@ class DecodeImage:
 
     Pillow decodes in threads, as many as `num_workers` says, ahead of the consumer. Pixels equal
     those of torchvision's PIL path: `Image.open(...).convert(mode)`, then `Resize` and `CenterCrop`
-    with bilinear interpolation and antialiasing. An image that cannot be decoded is the error of
-    its batch, a `FormatError` that names the sample.
+    with bilinear interpolation and antialiasing. Only 16-bit grey images differ, of which that path
+    makes white ones: they become their upper 8 bits. An image that cannot be decoded, or has pixels
+    of floats or 32-bit integers, is the error of its batch, a `FormatError` that names the sample.
 
     Args:
         size: (height, width) of the result. None: as stored; then all images of a batch must agree.

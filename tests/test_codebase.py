@@ -70,7 +70,7 @@ PYTHON_LAYERS = {
     "load_stats": {"_core"},
     "tables": DATA,
     "tracking": ORDER | DEVICE | {"structure", "handover", "load_stats", "batch_collate"},
-    "decode": {"_core", "errors", "pixels", "transforms"},
+    "decode": {"_core", "errors", "formats", "pixels", "transforms"},
     "kernels": {"_core", "formats", "pixels", "parts"},
     "batches": DATA | {"decode", "parts", "kernels"},
     "arguments": DATA | ORDER | {"decode", "parts", "kernels", "batches"},

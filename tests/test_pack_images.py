@@ -34,10 +34,13 @@ def image_folder(root: Path) -> Iterator[tuple[str, int]]:
 
 
 def loaded(path: str | Path) -> np.ndarray:
-    """What ImageFolder's default loader gives."""
+    """What ImageFolder's default loader gives; of 16-bit grey images the upper 8 bits."""
     with open(path, "rb") as file, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return np.asarray(Image.open(file).convert("RGB"))
+        image = Image.open(file)
+        if image.mode.startswith("I"):
+            image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+        return np.asarray(image.convert("RGB"))
 
 
 def check_equals_image_folder(root: Path, out: Path) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 import torch
-from reports.prelude import DATA, X
+from PIL import Image
+from reports.prelude import DATA, X, packed
 
 import fastload
 from fastload import ArrayDataset, FastLoader, Normalize
@@ -70,3 +73,12 @@ def test_means_of_0_to_255_are_refused_with_those_of_0_to_1() -> None:
     said = r"divided by 255 they are Normalize\(\(0.485, 0.456, 0.406\), \(0.229, 0.224, 0.225\)\)"
     with pytest.raises(ValueError, match=said):
         FastLoader(images, 2, transforms={"x": habit})
+
+
+def test_a_16_bit_image_is_not_white() -> None:
+    os.makedirs("d/k")
+    grey = np.arange(16, dtype=np.uint16).reshape(4, 4) * 4096
+    for suffix in ("png", "tif"):
+        Image.fromarray(grey).save(f"d/k/x.{suffix}")
+    for image, _ in packed("d"):
+        assert image[..., 0].tolist() == (grey >> 8).tolist()

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fastload.errors import FormatError
+from fastload.formats.image_depth import in_8_bits
 from fastload.pack.sources.base import Array
 from fastload.pack.sources.checks import check_counts
 from fastload.pack.sources.image_headers import image_size_of
@@ -67,8 +68,10 @@ def size_and_shaping(
 def decode(content: bytes, size: tuple[int, int] | None) -> Array:
     """The pixels of an image in RGB, uint8 (height, width, 3), resized if a size is given.
 
+    16-bit images become 8-bit ones by their upper 8 bits.
+
     Raises:
-        BadRecordError: it is no image, or a damaged one.
+        BadRecordError: it is no image, a damaged one, or one of floats or 32-bit integers.
     """
     return pixels_of(open_image(content), size)
 
@@ -80,7 +83,7 @@ def pixels_of(image: Any, size: tuple[int, int] | None) -> Array:
         BadRecordError: it is damaged.
     """
     try:
-        image = image.convert("RGB")
+        image = in_8_bits(image).convert("RGB")
         if size is not None:
             image = image.resize(size[::-1], pillow().Resampling.BILINEAR)
     except Exception as error:  # decoders raise nearly everything
