@@ -111,7 +111,7 @@ def test_dry_run(capsys: Captured) -> None:
     [
         ("pack x.npy out --resume --overwrite", "choose one"),
         ("pack x.npy out --fields y", "there is no field 'y'; the fields are data"),
-        ("pack x.npy out --cast data=u8", "the dtypes are"),
+        ("pack x.npy out --cast data=q8", "the dtypes are"),
         ("pack x.npy out --cast data=bool", "sample 0: field 'data': 2 does not fit bool"),
         ("pack x.npy out --split a=0.9", "must sum to 1"),
         ("append x.npy out", "no packed dataset"),

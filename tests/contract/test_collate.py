@@ -193,7 +193,7 @@ def test_a_changed_collate_map_is_obeyed_by_native_data(
     assert type(iter(loader)) is _NativeIterator
 
 
-def test_packed_data_are_indexed_like_a_list_by_integers_only(tmp_path: Path) -> None:
+def test_packed_data_are_indexed_like_a_list_and_by_arrays(tmp_path: Path) -> None:
     fastload.pack({"x": np.arange(6)}, tmp_path / "packed")
     data = fastload.open(tmp_path / "packed")
     assert (data[-1]["x"], data[np.int64(2)]["x"], data[torch.tensor(3)]["x"]) == (5, 2, 3)
@@ -202,9 +202,11 @@ def test_packed_data_are_indexed_like_a_list_by_integers_only(tmp_path: Path) ->
             data[beyond]
         with pytest.raises(IndexError):
             data.__getitems__([0, beyond])
-    for odd in (slice(2), [1, 2], 1.0, "x", None):
+    for many in (slice(1, 3), [1, 2], np.array([1, -4])):
+        assert [sample["x"] for sample in data[many]] == [1, 2]
+    for wrong in (1.0, "x", None):
         with pytest.raises(TypeError):
-            data[odd]  # type: ignore[index]
+            data[wrong]  # type: ignore[call-overload]
     assert [sample["x"] for sample in data] == list(range(6))
 
 
