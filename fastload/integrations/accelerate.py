@@ -6,8 +6,9 @@ import inspect
 from typing import Any
 
 import accelerate
-from accelerate.data_loader import DataLoaderShard
+from accelerate.data_loader import DataLoaderShard, SkipBatchSampler
 
+from fastload.batch_collate import BatchCollate
 from fastload.loader import FastLoader
 from fastload.order import KeyedSampler
 from fastload.weighted import is_own
@@ -38,6 +39,16 @@ class Shard(DataLoaderShard):  # type: ignore[misc]
         self.__dict__.update(vars(shard))
         self.base_dataloader = loader
         self._update_state_dict()
+
+    @property
+    def collate_fn(self) -> Any:
+        """That of the FastLoader, for `accelerate.skip_first_batches`.
+
+        The loader that it makes copies batches to the device by itself.
+        """
+        collate_fn = self.base_dataloader.collate_fn
+        copies = self.device is not None and isinstance(collate_fn, BatchCollate)
+        return collate_fn.on_host() if copies else collate_fn
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """The next epoch goes on where the state was taken."""
@@ -130,17 +141,20 @@ def prepare(accelerator: accelerate.Accelerator, loader: FastLoader[Any]) -> Dat
     return made
 
 
-def skip_first_batches(loader: DataLoaderShard, num_batches: int = 0) -> DataLoaderShard:
+def skip_first_batches(loader: Any, num_batches: int = 0) -> Any:
     """`accelerate.skip_first_batches`, with batches that fastload loads.
 
     Args:
-        loader: What `prepare` returned.
+        loader: What `prepare` returned, or a FastLoader.
         num_batches: How many of this rank.
 
     Returns:
-        A loader that begins so much later. With `seed=` it is `loader` itself, whose next epoch
-        (and only that) begins there, at no cost.
+        A loader that begins so much later. For what `prepare` made of a loader with `seed=` it is
+        `loader` itself, whose next epoch (and only that) begins there, at no cost. For a FastLoader
+        it is another one over the same sampler.
     """
+    if isinstance(loader, FastLoader) and not isinstance(loader, DataLoaderShard):
+        return _over(loader, SkipBatchSampler(loader.batch_sampler, num_batches))
     if not isinstance(loader, KeyedShard):
         skipped = accelerate.skip_first_batches(loader, num_batches)
         return _with_engine(skipped, loader.base_dataloader) if type(loader) is Shard else skipped
@@ -160,7 +174,11 @@ def _check_tail(sampler: Any) -> None:
 
 def _with_engine(shard: DataLoaderShard, loader: FastLoader[Any]) -> Shard:
     """The shard with a loader like `loader` in it, over the shard's batch sampler."""
+    return Shard(shard, _over(loader, shard.batch_sampler))
+
+
+def _over(loader: FastLoader[Any], batch_sampler: Any) -> FastLoader[Any]:
+    """A loader like `loader` over other batches of its dataset."""
     arguments = {name: getattr(loader, name) for name in _ARGUMENTS}
-    arguments |= {"batch_sampler": shard.batch_sampler, "sampler": None}
-    arguments |= {"batch_size": 1, "drop_last": False}
-    return Shard(shard, FastLoader(**arguments))
+    arguments |= {"batch_sampler": batch_sampler, "sampler": None}
+    return FastLoader(**arguments | {"batch_size": 1, "drop_last": False})

@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+import io
 import os
 import socket
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from PIL import Image
 from torch import nn
 from torch.utils.data import TensorDataset
 
+import fastload
+from fastload import (
+    ArrayDataset,
+    DecodeImage,
+    Normalize,
+    PadTo,
+    RandomCrop,
+    RandomHorizontalFlip,
+    ToChannelsFirst,
+)
 from fastload.iterator import _NativeIterator
 
 ROWS, FEATURES, BATCH = 44, 5, 4
@@ -46,8 +60,45 @@ def optimizer(net: nn.Module) -> torch.optim.Optimizer:
 
 
 def loss_of(net: nn.Module, batch: Any) -> torch.Tensor:
-    """Mean squared error of a batch of `dataset`."""
-    return nn.functional.mse_loss(net(batch[0]), batch[1])
+    """Mean squared error of a batch of `dataset`, or of `transformed`."""
+    if not isinstance(batch, dict):
+        return nn.functional.mse_loss(net(batch[0]), batch[1])
+    features = batch["x"].flatten(1)[:, :FEATURES]
+    assert features.is_floating_point(), "the transforms were lost"
+    return nn.functional.mse_loss(net(features), batch["y"])
+
+
+TRANSFORMED = ("fixed", "ragged", "encoded")
+
+
+def transformed(kind: str) -> dict[str, Any]:
+    """Dataset and transforms of a FastLoader: its fields are x, which is transformed, and y.
+
+    "fixed": images, cropped, flipped and normalized; "ragged": numbers, padded; "encoded": images
+    that are decoded before. The dataset is packed into a folder in the folder for temporary files.
+    """
+    rng = np.random.default_rng(1)
+    images = rng.integers(0, 256, (ROWS, 6, 6, 3), dtype=np.uint8)
+    targets = rng.normal(size=(ROWS, 1)).astype(np.float32)
+    steps = [RandomCrop(4, 1), RandomHorizontalFlip(), Normalize((0.5,) * 3, (0.25,) * 3)]
+    steps.append(ToChannelsFirst())
+    if kind == "fixed":
+        data = ArrayDataset({"x": images, "y": targets})
+        return {"dataset": data, "transforms": {"x": steps}}
+    numbers = [rng.normal(size=n % FEATURES).astype(np.float32) for n in range(ROWS)]
+    x = numbers if kind == "ragged" else list(map(_as_png, images))
+    folder = tempfile.mkdtemp()
+    fastload.pack([{"x": x, "y": y} for x, y in zip(x, targets, strict=True)], f"{folder}/packed")
+    return {
+        "dataset": f"{folder}/packed",
+        "transforms": {"x": PadTo(FEATURES) if kind == "ragged" else [DecodeImage(), *steps]},
+    }
+
+
+def _as_png(image: Any) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(image).save(buffer, "PNG")
+    return buffer.getvalue()
 
 
 def plain_losses(loader: Iterable[Any], epochs: int) -> list[float]:

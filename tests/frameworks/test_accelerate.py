@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from accelerate.utils import DataLoaderConfiguration
 from small_training import (
     BATCH,
     ROWS,
+    TRANSFORMED,
     dataset,
     in_ranks,
     loss_of,
@@ -22,6 +24,7 @@ from small_training import (
     native_batches,
     numbers_of,
     optimizer,
+    transformed,
 )
 from torch.utils.data import DataLoader
 
@@ -60,6 +63,16 @@ def shuffled(rows: int = ROWS) -> FastLoader[Any]:
 def stock_shuffled(rows: int = ROWS) -> DataLoader[Any]:
     return DataLoader(dataset(rows), BATCH, shuffle=True)
 
+
+def with_transforms(kind: str) -> FastLoader[Any]:
+    return FastLoader(**transformed(kind), batch_size=BATCH, shuffle=True, seed=3)
+
+
+MAKERS: dict[str, Callable[[], Any]] = {
+    "keyed": keyed,
+    "shuffled": shuffled,
+    **{kind: partial(with_transforms, kind) for kind in TRANSFORMED},
+}
 
 PAIRS = pytest.mark.parametrize(
     ("fast", "stock"), [(keyed, stock_keyed), (shuffled, stock_shuffled)], ids=["keyed", "shuffled"]
@@ -115,11 +128,15 @@ def test_losses_are_those_with_dataloader(fast: Any, stock: Any, accumulate: int
     assert ours.steps == theirs.steps  # the last window of an epoch is short
 
 
-@pytest.mark.parametrize("stop_after", [2, STEPS + 4, STEPS])
-@pytest.mark.parametrize("make", [keyed, shuffled])
+@pytest.mark.parametrize(
+    ("name", "stop_after"),
+    [(name, stop) for name in ("keyed", "shuffled") for stop in (2, STEPS + 4, STEPS)]
+    + [(name, STEPS + 4) for name in TRANSFORMED],
+)
 def test_a_resume_has_the_losses_of_the_uninterrupted_run(
-    make: Callable[[], Any], stop_after: int, tmp_path: Path
+    name: str, stop_after: int, tmp_path: Path
 ) -> None:
+    make = MAKERS[name]
     config = {"use_stateful_dataloader": True}
     whole = Run(make(), **config).train(EPOCHS).losses
     Run(make(), **config).train(EPOCHS, stop_after=stop_after, path=tmp_path)
@@ -132,6 +149,34 @@ def test_a_resume_has_the_losses_of_the_uninterrupted_run(
     saved = rest.loader.state_dict()
     rest.loader.load_state_dict(saved)
     assert rest.loader.state_dict() == saved
+
+
+@pytest.mark.parametrize("kind", TRANSFORMED)
+@pytest.mark.parametrize("helper", ["prepare", "none"])
+def test_losses_after_accelerates_own_skip_are_those_of_the_whole_run(
+    kind: str, helper: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It puts a DataLoader over the dataset, where ours was or where Accelerate's was."""
+    whole = Run(MAKERS[kind]()).train(2).losses
+    if helper == "none":
+        monkeypatch.setattr(integration, "prepare", lambda accelerator, loader: loader)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*in the place of.*")
+        run = Run(MAKERS[kind]())
+    kept = run.loader
+    run.loader = accelerate.skip_first_batches(kept, 4)
+    for step, loss in enumerate(whole[:4]):  # train on them without the loader
+        batch = list(MAKERS[kind]())[step]
+        value = loss_of(run.net, batch)
+        run.accelerator.backward(value)
+        run.optimizer.step()
+        run.optimizer.zero_grad()
+        assert value.item() == loss
+    assert run.train(1).losses == whole[4:STEPS]
+    run.losses.clear()
+    run.loader = kept
+    run.loader.set_epoch(1)  # Accelerate's own loader has not counted the epoch
+    assert run.train(1).losses == whole[STEPS:]
 
 
 @pytest.mark.parametrize("make", [keyed, shuffled])

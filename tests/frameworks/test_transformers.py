@@ -6,13 +6,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_training import BATCH, ROWS, in_ranks, loss_of, model, native_batches
+from small_training import (
+    BATCH,
+    ROWS,
+    TRANSFORMED,
+    in_ranks,
+    loss_of,
+    model,
+    native_batches,
+    transformed,
+)
 from small_training import dataset as tensors
 from torch import nn
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback, TrainingArguments
+from transformers import trainer as trainer_module
 
 from fastload import ArrayDataset, FastLoader, KeyedSampler
+from fastload.integrations.accelerate import skip_first_batches
 
 EPOCHS, STEPS, WORLD = 3, ROWS // BATCH, 2
 
@@ -24,8 +35,8 @@ class Model(nn.Module):
         super().__init__()
         self.net = model()
 
-    def forward(self, x: Any, y: Any) -> dict[str, Any]:
-        return {"loss": loss_of(self.net, (x, y))}
+    def forward(self, x: Any, y: Any, x_lengths: Any = None) -> dict[str, Any]:
+        return {"loss": loss_of(self.net, {"x": x, "y": y})}
 
 
 def dataset() -> ArrayDataset:
@@ -47,6 +58,16 @@ class StockTrainer(Trainer):
         data, size, seed = self.train_dataset, self.args.train_batch_size, self.args.seed
         sampler = KeyedSampler(data, seed=seed, batch_size=size)
         return DataLoader(data, size, sampler=sampler)
+
+
+class TransformingTrainer(Trainer):
+    """The lines to change, for data with transforms; `kind` is set by the test."""
+
+    kind = "fixed"
+
+    def get_train_dataloader(self) -> Any:
+        size, seed = self.args.train_batch_size, self.args.seed
+        return FastLoader(**transformed(self.kind), batch_size=size, shuffle=True, seed=seed)
 
 
 class Losses(TrainerCallback):
@@ -105,6 +126,22 @@ def test_a_resume_has_the_losses_of_the_uninterrupted_run(stop_after: int, tmp_p
     assert rest == whole[stop_after:]
     # The Trainer loads the rest of the broken epoch through a DataLoader of its own.
     assert len(native) == len(rest) // STEPS * STEPS
+
+
+@pytest.mark.parametrize("helper", [False, True])
+@pytest.mark.parametrize("kind", TRANSFORMED)
+def test_a_resume_keeps_the_transforms(
+    kind: str, helper: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TransformingTrainer, "kind", kind)
+    whole = train(TransformingTrainer, tmp_path / "whole")
+    train(TransformingTrainer, tmp_path, stop_after=STEPS + 4)
+    if helper:
+        monkeypatch.setattr(trainer_module, "skip_first_batches", skip_first_batches)
+    with native_batches() as native:
+        rest = train(TransformingTrainer, tmp_path, resume_from_checkpoint=True)
+    assert rest == whole[STEPS + 4 :]
+    assert len(native) == (len(rest) if helper else STEPS)
 
 
 def in_rank(folder: Path) -> tuple[list[float], list[list[float]]]:
