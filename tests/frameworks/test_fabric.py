@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from lightning.fabric import Fabric
 from small_training import (
     BATCH,
     ROWS,
+    TRANSFORMED,
     dataset,
     in_ranks,
     loss_of,
@@ -19,6 +21,7 @@ from small_training import (
     numbers_of,
     optimizer,
     plain_losses,
+    transformed,
 )
 from torch.utils.data import DataLoader
 
@@ -88,11 +91,16 @@ def test_losses_are_those_with_dataloader(fast: Any, stock: Any) -> None:
     assert run.losses == plain_losses(stock(), EPOCHS)
 
 
-def test_a_resume_has_the_losses_of_the_uninterrupted_run(tmp_path: Path) -> None:
-    whole = Run(keyed())
+def with_transforms(kind: str) -> FastLoader[Any]:
+    return FastLoader(**transformed(kind), batch_size=BATCH, shuffle=True, seed=3)
+
+
+@pytest.mark.parametrize("make", [keyed, *(partial(with_transforms, k) for k in TRANSFORMED)])
+def test_a_resume_has_the_losses_of_the_uninterrupted_run(make: Any, tmp_path: Path) -> None:
+    whole = Run(make())
     whole.train(EPOCHS)
-    Run(keyed()).train(EPOCHS, stop_after=15, path=tmp_path / "middle")
-    rest = Run(keyed())
+    Run(make()).train(EPOCHS, stop_after=15, path=tmp_path / "middle")
+    rest = Run(make())
     rest.fabric.load(tmp_path / "middle", rest.state())
     # Fabric counts epochs from 0 again.
     with native_batches() as native, pytest.warns(UserWarning, match="later epochs are counted"):

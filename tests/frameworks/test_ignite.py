@@ -14,12 +14,14 @@ from ignite.handlers import Checkpoint, DiskSaver
 from small_training import (
     BATCH,
     ROWS,
+    TRANSFORMED,
     dataset,
     loss_of,
     model,
     native_batches,
     numbers_of,
     optimizer,
+    transformed,
 )
 from torch.utils.data import DataLoader
 
@@ -46,7 +48,8 @@ class Training:
         loss.backward()
         self.optim.step()
         self.losses.append(loss.item())
-        self.numbers += numbers_of([batch])
+        if isinstance(batch, list):
+            self.numbers += numbers_of([batch])
         return loss.item()
 
     def run(self, loader: Any) -> Training:
@@ -76,6 +79,10 @@ class Training:
 
 def keyed(**options: Any) -> FastLoader[Any]:
     return FastLoader(dataset(), BATCH, shuffle=True, seed=3, **options)
+
+
+def with_transforms(kind: str) -> FastLoader[Any]:
+    return FastLoader(**transformed(kind), batch_size=BATCH, shuffle=True, seed=3)
 
 
 @pytest.mark.parametrize("kind", [Engine, DeterministicEngine])
@@ -151,4 +158,41 @@ def test_deterministic_engine_with_the_keyed_order_is_told_the_epoch(iteration: 
     loader = keyed()  # the engine finds the place by itself
     second = training(loader).load(saved).run(loader)
     assert first.numbers + second.numbers == whole.numbers
+    assert first.losses + second.losses == whole.losses
+
+
+@pytest.mark.parametrize("kind", TRANSFORMED)
+def test_engine_resumes_with_transforms(kind: str) -> None:
+    whole = Training().run(with_transforms(kind))
+    first = Training()
+    saved = first.run_until(STEPS + 4, with_transforms(kind))
+    loader = with_transforms(kind)
+    loader.load_state_dict(saved["loader"])
+    second = Training().load(saved).run(loader)
+    assert first.losses + second.losses == whole.losses
+
+
+@pytest.mark.filterwarnings("ignore:.*DeterministicEngine has rebuilt")
+@pytest.mark.parametrize("kind", TRANSFORMED)
+def test_deterministic_engine_draws_what_the_loader_draws(kind: str) -> None:
+    """It rebuilds the loader around lists of indices, which say seed and epoch."""
+
+    def training(loader: FastLoader[Any]) -> Training:
+        made = Training(DeterministicEngine)
+        made.engine.add_event_handler(
+            Events.EPOCH_STARTED, lambda engine: loader.set_epoch(engine.state.epoch - 1)
+        )
+        return made
+
+    by_engine = Training().run(with_transforms(kind))
+    loader = with_transforms(kind)
+    with native_batches() as seen:
+        whole = training(loader).run(loader)
+    assert whole.losses == by_engine.losses
+    assert len(seen) == EPOCHS * STEPS
+    loader = with_transforms(kind)
+    first = training(loader)
+    saved = first.run_until(STEPS + 4, loader)
+    loader = with_transforms(kind)
+    second = training(loader).load(saved).run(loader)
     assert first.losses + second.losses == whole.losses

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from small_training import (
     BATCH,
     ROWS,
+    TRANSFORMED,
     dataset,
     in_ranks,
     loss_of,
@@ -21,6 +23,7 @@ from small_training import (
     native_batches,
     numbers_of,
     optimizer,
+    transformed,
 )
 from torch.utils.data import DataLoader, DistributedSampler
 
@@ -92,7 +95,11 @@ def stock_keyed() -> DataLoader[Any]:
     return DataLoader(data, BATCH, sampler=KeyedSampler(data, seed=3, batch_size=BATCH))
 
 
-MAKERS = {
+def with_transforms(kind: str) -> FastLoader[Any]:
+    return FastLoader(**transformed(kind), batch_size=BATCH, shuffle=True, seed=3)
+
+
+MAKERS: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
     "shuffled": (
         lambda: FastLoader(dataset(), BATCH, shuffle=True),
         lambda: DataLoader(dataset(), BATCH, shuffle=True),
@@ -103,9 +110,10 @@ MAKERS = {
     ),
     "keyed": (keyed, stock_keyed),
 }
+MAKERS |= {kind: (partial(with_transforms, kind), stock_keyed) for kind in TRANSFORMED}
 
 
-@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("name", ["shuffled", "workers", "keyed"])
 def test_losses_are_those_with_dataloader(name: str) -> None:
     fast, stock = MAKERS[name]
     with native_batches() as native:
@@ -139,7 +147,8 @@ class Stop(lightning.Callback):
     ("name", "step"),
     # At the end of an epoch only the keyed loader is told that Lightning takes it for over.
     [("keyed", step) for step in (2, STEPS - 1, STEPS, STEPS + 4)]
-    + [("shuffled", step) for step in (2, STEPS - 1, STEPS + 4)],
+    + [("shuffled", step) for step in (2, STEPS - 1, STEPS + 4)]
+    + [(kind, STEPS + 4) for kind in TRANSFORMED],
 )
 def test_a_resume_has_the_losses_of_the_uninterrupted_run(
     name: str, step: int, tmp_path: Path
@@ -191,6 +200,10 @@ def test_predict_and_overfit_rebuild_the_loader_and_stay_native() -> None:
     assert [batch[3].tolist() for batch in native] == [[True, True, False]]
     module = fit(keyed(), overfit_batches=2)
     assert numbers_of(module.batches) == [[0, 1, 2, 3], [4, 5, 6, 7]] * EPOCHS
+    for kind in TRANSFORMED:  # the loss says when transforms are lost
+        with native_batches() as native:
+            assert len(set(fit(with_transforms(kind), overfit_batches=2).losses)) == 2 * EPOCHS
+        assert len(native) == 2 * EPOCHS
 
 
 WORLD = 2
