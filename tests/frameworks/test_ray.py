@@ -15,9 +15,20 @@ import ray.train
 import torch
 from ray.train import Checkpoint, FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer, prepare_data_loader, prepare_model
-from small_training import BATCH, ROWS, dataset, loss_of, model, native_batches, optimizer
+from small_training import (
+    BATCH,
+    ROWS,
+    TRANSFORMED,
+    dataset,
+    loss_of,
+    model,
+    native_batches,
+    optimizer,
+    transformed,
+)
 from torch.utils.data import DataLoader, DistributedSampler
 
+import fastload
 from fastload import FastLoader, KeyedSampler
 
 SEED = 3
@@ -48,10 +59,13 @@ class Training:
         return self.losses
 
 
-def keyed() -> FastLoader[Any]:
-    return FastLoader(
-        dataset(), BATCH, shuffle=True, seed=SEED, device=ray.train.torch.get_device()
-    )
+def keyed(kind: str = "plain") -> FastLoader[Any]:
+    options = {"dataset": dataset()} if kind == "plain" else transformed(kind)
+    options |= {"shuffle": True, "seed": SEED, "device": ray.train.torch.get_device()}
+    return FastLoader(batch_size=BATCH, **options)
+
+
+KINDS = ("plain", *TRANSFORMED)
 
 
 def by_torch(sampler: Any) -> Any:
@@ -78,6 +92,17 @@ def compare() -> dict[str, Any]:
     train("keyed by torch", by_torch(KeyedSampler(dataset(), batch_size=BATCH, seed=SEED)))
     train("keyed", keyed())
     train("keyed, prepared", prepare_data_loader(keyed()))
+    for kind in TRANSFORMED:
+        train(f"keyed, {kind}", keyed(kind))
+        train(f"keyed, {kind}, prepared", prepare_data_loader(keyed(kind)))
+    padded = transformed("ragged")
+    data = fastload.open(padded["dataset"])
+    sampler = DistributedSampler(data)
+    train("ragged", FastLoader(**padded, batch_size=BATCH, sampler=sampler))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*prepare_data_loader")
+        unshared = FastLoader(**padded, batch_size=BATCH, shuffle=True)
+    train("ragged, replaced", prepare_data_loader(unshared))
     loader = keyed()
     next(iter(prepare_data_loader(loader)))
     found["counted"] = loader.state_dict()["samples"] // (2 * BATCH)
@@ -87,28 +112,37 @@ def compare() -> dict[str, Any]:
 def train_with_a_failure(folder: str) -> None:
     """Fails in the second epoch; when Ray has started it again, it goes on there."""
     rank = ray.train.get_context().get_world_rank()
-    training, loader = Training(), keyed()
+    trainings = {kind: Training() for kind in KINDS}
+    loaders = {kind: keyed(kind) for kind in KINDS}
+    parts = [(t.net, t.optim, loaders[kind]) for kind, t in trainings.items()]
+
+    def epoch() -> Iterator[int]:
+        for batches in zip(*loaders.values(), strict=True):
+            for training, batch in zip(trainings.values(), batches, strict=True):
+                training.step(batch)
+            yield len(trainings["plain"].losses)
+
+    def save_losses(name: str) -> None:
+        losses = {kind: training.losses for kind, training in trainings.items()}
+        torch.save(losses, Path(folder, f"{name}{rank}.pt"))
+
     checkpoint = ray.train.get_checkpoint()
     if checkpoint is not None:
         with checkpoint.as_directory() as path:
             saved = torch.load(Path(path, "all.pt"))
-        training.net.load_state_dict(saved["net"])
-        training.optim.load_state_dict(saved["optim"])
-        loader.load_state_dict(saved["loader"])
-        for batch in loader:
-            training.step(batch)
-        torch.save(training.losses, Path(folder, f"second{rank}.pt"))
+        for objects, states in zip(parts, saved, strict=True):
+            for target, state in zip(objects, states, strict=True):
+                target.load_state_dict(state)
+        list(epoch())
+        save_losses("second")
         return
     while True:
-        for batch in loader:
-            training.step(batch)
-            if len(training.losses) < MIDDLE:
+        for step in epoch():
+            if step < MIDDLE:
                 continue
-            torch.save(training.losses, Path(folder, f"first{rank}.pt"))
+            save_losses("first")
             with tempfile.TemporaryDirectory() as path:
-                objects = {"net": training.net, "optim": training.optim, "loader": loader}
-                states = {name: obj.state_dict() for name, obj in objects.items()}
-                torch.save(states, Path(path, "all.pt"))
+                torch.save([[obj.state_dict() for obj in own] for own in parts], f"{path}/all.pt")
                 mine = Checkpoint.from_directory(path) if rank == 0 else None
                 ray.train.report({}, checkpoint=mine)
             raise RuntimeError("as it was meant to")
@@ -158,5 +192,12 @@ def test_two_workers(tmp_path: Path) -> None:
         (said,) = found["said"]
         assert "prepare_data_loader" in said
         assert found["counted"] == 2  # Ray's wrapper is a batch ahead of the training
+        for kind in TRANSFORMED:
+            assert found[f"keyed, {kind}"] == found[f"keyed, {kind}, prepared"]
+            assert found[f"keyed, {kind}, natively"] == 2 * STEPS
+        assert found["ragged"] == found["ragged, replaced"]
+        assert (found["ragged, natively"], found["ragged, replaced, natively"]) == (2 * STEPS, 0)
         first, second = (torch.load(tmp_path / f"{part}{rank}.pt") for part in ("first", "second"))
-        assert first + second == found["keyed"]
+        for kind in KINDS:
+            whole = found["keyed" if kind == "plain" else f"keyed, {kind}"]
+            assert first[kind] + second[kind] == whole
