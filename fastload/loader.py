@@ -62,7 +62,9 @@ class FastLoader(StatefulLoader[T_co]):
             native data, and 0 else; random numbers are then drawn when DataLoader draws them
             without workers. 0: batches are gathered inside `next()`. n: n threads, or for other
             data n processes.
-        collate_fn: As in DataLoader.
+        collate_fn: As in DataLoader. The attribute also applies transforms, mask, device and
+            batch_transform, for loaders that others make from this one's attributes; these are
+            taken over from the `collate_fn` of another FastLoader.
         pin_memory: As in DataLoader.
         drop_last: As in DataLoader.
         timeout: Seconds to wait for a batch, 0 for ever.

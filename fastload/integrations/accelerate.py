@@ -47,8 +47,9 @@ class Shard(DataLoaderShard):  # type: ignore[misc]
         The loader that it makes copies batches to the device by itself.
         """
         collate_fn = self.base_dataloader.collate_fn
-        copies = self.device is not None and isinstance(collate_fn, BatchCollate)
-        return collate_fn.on_host() if copies else collate_fn
+        if self.device is None or not isinstance(collate_fn, BatchCollate):
+            return collate_fn
+        return collate_fn.on_host()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """The next epoch goes on where the state was taken."""
