@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from fastload.doctor.load import Snapshot
+from fastload.bench.load import Snapshot
 
 
 class Clock:

@@ -15,7 +15,7 @@ import pytest
 import torch
 from ragged import numbers_of_length, ragged_dataset
 
-from fastload import ArrayDataset, FastLoader, PadTo, pack
+from fastload import ArrayDataset, FastLoader, PadTo, TokenDataset, pack
 from fastload.bench import report, system, timing, torch_side
 from fastload.bench.measure import Settings, measure
 from fastload.cli import bench
@@ -63,18 +63,22 @@ def test_command_shows_a_table_and_writes_its_files(
         "fastload",
         "DataLoader, 0 workers",
         "DataLoader, 1 worker ",
-        "warm",
+        "Warm (files in the page cache)",
     ):
         assert expected in shown
     assert picture.read_bytes().startswith(b"\x89PNG")
     result = json.loads(figures.read_text())
-    assert result["schema"] == 1
+    assert result["schema"] == 2
+    assert {"others", "load_average"} <= set(result["load"])
+    assert result["delivers"] == {"image": "uint8 [4, 4, 3]", "label": "int64"}
     assert result["data"]["samples"] == 100
     assert result["data"]["sample_bytes"] == 48 + 8
     assert str(packed) not in figures.read_text()
     for speed in (result["warm"]["fastload"], *result["warm"]["dataloader"].values()):
         assert min(speed.values()) > 0
-    assert result["warm"]["of_limit"] > 0
+    for ratio in ("of_limit", "times_dataloader"):
+        low, median, high = (result["warm"][ratio][name] for name in ("low", "median", "high"))
+        assert 0 < low <= median <= high
     assert set(result["warm"]["dataloader"]) == {"0", "1"}
 
 
@@ -227,8 +231,75 @@ def test_measure_pads_ragged_fields() -> None:
     settings = Settings(batch_size=8, seconds=0.01, rounds=1, torch_workers=(0,))
     result = measure(ragged, settings)
     assert result["warm"]["fastload"]["samples_per_s"] > 0
-    assert result["warm"]["times_dataloader"] > 0
+    assert result["delivers"]["t"] == "int64, padded with zeros to the longest of the batch"
+    assert result["delivers"]["s"] == "a list of str"
     assert result["data"]["fields"]["t"] == "int64 [-1, 2]"
+
+
+@pytest.fixture(scope="module")
+def encoded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A packed dataset of 12 PNG files of different sizes."""
+    image = pytest.importorskip("PIL.Image")
+    folder = tmp_path_factory.mktemp("encoded")
+    draw = np.random.default_rng(0)
+    for number in range(12):
+        path = folder / "images" / "ab"[number % 2] / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shape = (*draw.integers(5, 20, 2), 3)
+        image.fromarray(draw.integers(0, 256, shape, np.uint8)).save(path)
+    pack(folder / "images", folder / "packed", encoded=True)
+    return folder / "packed"
+
+
+def test_encoded_images_are_decoded_alike_on_both_sides(encoded: Path) -> None:
+    from fastload import DecodeImage, PackedDataset
+
+    dataset = PackedDataset(encoded)
+    rows = torch_side.RowDataset(dataset.extents, (8, 6))
+    [of_torch] = torch.utils.data.DataLoader(rows, 12)
+    [ours] = FastLoader(dataset, 12, transforms={"image": DecodeImage((8, 6))})
+    assert ours[0].shape == (12, 8, 6, 3)
+    assert all(map(torch.equal, of_torch, ours))
+
+
+def test_bench_of_encoded_images_measures_decoded_batches_and_says_so(
+    encoded: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    seen = set()
+    drive = timing.drive
+
+    def looking(make_loader: Any, batch_size: int, seconds: float) -> timing.Speed:
+        seen.update(tuple(batch[0].shape) for batch in make_loader())
+        return drive(make_loader, batch_size, seconds)
+
+    monkeypatch.setattr("fastload.bench.measure.drive", looking)
+    options = ["--quick", "--seconds", "0.01", "--torch-workers", "0", "--batch-size", "4"]
+    assert run(encoded, *options, "--image-size", "10x8") == 0
+    assert seen == {(4, 10, 8, 3)}
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "image: decoded to RGB and scaled to 10 x 8 by Pillow, uint8; label: int64." in shown
+    assert "images by Pillow" in shown
+    assert "limit" not in shown, "a copy of the encoded bytes is no limit of decoding"
+
+
+def test_torch_side_reads_windows_of_tokens_and_arrays_with_strides(tmp_path: Path) -> None:
+    np.arange(100, dtype=np.uint16).tofile(tmp_path / "t.bin")
+    fortran = np.asfortranarray(np.arange(24.0).reshape(4, 3, 2))
+    for dataset in (TokenDataset(tmp_path / "t.bin", 8), ArrayDataset((fortran, fortran[:, ::-1]))):
+        rows = torch_side.RowDataset(dataset.extents)
+        assert len(rows) == len(dataset)
+        for index in range(len(dataset)):
+            for found, want in zip(rows[index], dataset[index], strict=True):
+                np.testing.assert_array_equal(found.numpy(), want)
+                assert found.numpy().dtype == want.dtype
+
+
+def test_tokens_are_measured_in_windows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.arange(1000, dtype=np.uint16).tofile(tmp_path / "t.bin")
+    options = ["--quick", "--seconds", "0.01", "--torch-workers", "0", "--batch-size", "4"]
+    assert run(tmp_path / "t.bin", *options, "--seq-len", "16") == 0
+    assert "0: int64 [16]; 1: int64 [16]" in capsys.readouterr().out
 
 
 # --- Timing -------------------------------------------------------------------------------------

@@ -10,25 +10,25 @@ from functools import partial
 from typing import Any
 
 from fastload import _core, host
-from fastload.bench import system, torch_side
+from fastload.bench import load, system, torch_side
 from fastload.bench.timing import (
     Speed,
     digits,
     drive,
     drive_once,
-    median_ratio,
     summary,
     take_turns,
 )
 from fastload.dataset import Dataset
 from fastload.formats.extents import Extents, FileSource
-from fastload.formats.fields import BYTE_STRINGS
+from fastload.formats.fields import BYTE_STRINGS, IMAGE, TEXT
 from fastload.loader import FastLoader
 from fastload.native import sample_bytes
-from fastload.transforms import PadTo
+from fastload.transforms import DecodeImage, PadTo
 
-SCHEMA = 1
+SCHEMA = 2
 
+_SAMPLES, _IMAGES = 256, 64  # of a batch
 _MAX_TORCH_ROWS = 2**26  # torch's shuffle makes a Python list of all indices
 _LIMIT_INDICES = 2**24
 _COLD_SHARE = 0.05  # of the pages of a file that may stay cached in a run that is called cold
@@ -39,18 +39,22 @@ class Settings:
     """How to measure.
 
     Attributes:
-        batch_size: Samples of a batch; no more than the dataset has.
+        batch_size: Samples of a batch, no more than the dataset has; None: 256, or 64 if there are
+            images to decode.
         seconds: Of each contender in each round.
         rounds: Turns of each contender; medians are reported.
         num_workers: Of FastLoader; None leaves it to FastLoader.
         torch_workers: Worker counts of DataLoader to try.
+        image_size: (height, width) to which both sides scale encoded images, after Pillow has
+            decoded them to RGB.
     """
 
-    batch_size: int = 256
+    batch_size: int | None = None
     seconds: float = 1.0
     rounds: int = 3
     num_workers: int | None = None
     torch_workers: tuple[int, ...] = (0, 1, 2, 4)
+    image_size: tuple[int, int] = (224, 224)
 
 
 def measure(
@@ -73,20 +77,24 @@ def measure(
     if extents.rows == 0 or row_bytes == 0:
         raise ValueError(f"nothing to measure: {extents.rows} samples of {row_bytes} bytes")
     bench = _Bench(open_dataset, extents, row_bytes, settings, announce)
+    before = load.snapshot()
     warm = bench.warm()
+    cold = bench.cold(warm["dataloader_workers"])
     return {
         "schema": SCHEMA,
         "date": host.now(),
         "machine": system.describe(),
+        "load": load.difference(before, load.snapshot()),
         "data": {
             "samples": extents.rows,
             "sample_bytes": row_bytes,
             "fields": {field.name: str(field) for field in extents.fields},
             "files": len(bench.files),
         },
+        "delivers": bench.delivers(),
         "settings": {**asdict(settings), "batch_size": bench.batch_size},
         "warm": warm,
-        "cold": bench.cold(warm["dataloader_workers"]),
+        "cold": cold,
     }
 
 
@@ -106,7 +114,10 @@ class _Bench:
         self.announce = announce
         ragged = [f for f in extents.fields if f.ragged and f.logical not in BYTE_STRINGS]
         self.padding = {field.name: PadTo() for field in ragged}
-        self.batch_size = min(settings.batch_size, extents.rows)
+        images = [field.name for field in extents.fields if field.logical == IMAGE]
+        self.decoding = {name: DecodeImage(settings.image_size) for name in images}
+        default = _IMAGES if images else _SAMPLES
+        self.batch_size = min(settings.batch_size or default, extents.rows)
         sources = {source for column in extents.columns for source in column.sources}
         self.files = sorted(s.path for s in sources if isinstance(s, FileSource))
 
@@ -119,11 +130,27 @@ class _Bench:
             num_workers=self.settings.num_workers,
             seed=0,
             shard=False,
-            transforms=self.padding,
+            transforms={**self.padding, **self.decoding},
         )
 
+    def delivers(self) -> dict[str, str]:
+        """What both sides make of each field, in words."""
+        height, width = self.settings.image_size
+        found = {}
+        for field in self.extents.fields:
+            if field.name in self.decoding:
+                what = f"decoded to RGB and scaled to {height} x {width} by Pillow, uint8"
+            elif field.name in self.padding:
+                what = f"{field.dtype}, padded with zeros to the longest of the batch"
+            elif field.logical in BYTE_STRINGS:
+                what = "a list of str" if field.logical == TEXT else "a list of bytes"
+            else:
+                what = f"{field.dtype} {list(field.shape)}" if field.shape else field.dtype
+            found[field.name] = what
+        return found
+
     def torch_loader(self, workers: int) -> Any:
-        rows = torch_side.RowDataset(self.extents)
+        rows = torch_side.RowDataset(self.extents, self.settings.image_size)
         collates = {"collate_fn": torch_side.padded} if self.padding else {}
         return torch_side.loader(rows, batch_size=self.batch_size, workers=workers, **collates)
 
@@ -145,9 +172,10 @@ class _Bench:
             system.read_into_cache(self.files)
         seconds = self.settings.seconds
         contenders: dict[str, Callable[[], Any]] = {
-            "limit": self.limit(),
             "fastload": partial(drive, self.fast_loader, self.batch_size, seconds),
         }
+        if not self.decoding:  # beside which a copy of bytes is no limit
+            contenders["limit"] = self.limit()
         names = {}
         if self.extents.rows <= _MAX_TORCH_ROWS:
             names = {n: f"DataLoader, {n} workers" for n in self.settings.torch_workers}
@@ -155,25 +183,27 @@ class _Bench:
             make = partial(self.torch_loader, workers)
             contenders[name] = partial(drive, make, self.batch_size, seconds)
         done = take_turns(contenders, self.settings.rounds, self.announce)
-        limit = statistics.median(done["limit"])
         result: dict[str, Any] = {
             "in_page_cache": fits,
-            "limit": {
-                "threads": system.core_count(),
-                "samples_per_s": digits(limit),
-                "bytes_per_s": digits(limit * self.row_bytes),
-            },
+            "limit": None,
             "fastload": summary(done["fastload"], self.row_bytes),
             "dataloader": {
                 str(n): summary(done[name], self.row_bytes) for n, name in names.items()
             },
             "dataloader_workers": None,
         }
-        result["of_limit"] = digits(median_ratio(_rates(done["fastload"]), done["limit"]))
+        if "limit" in done:
+            limit = statistics.median(done["limit"])
+            result["limit"] = {
+                "threads": system.core_count(),
+                "samples_per_s": digits(limit),
+                "bytes_per_s": digits(limit * self.row_bytes),
+            }
+            result["of_limit"] = _ratios(_rates(done["fastload"]), done["limit"])
         if names:
             best = max(names, key=lambda n: statistics.median(_rates(done[names[n]])))
-            ratio = median_ratio(_rates(done["fastload"]), _rates(done[names[best]]))
-            result |= {"dataloader_workers": best, "times_dataloader": digits(ratio)}
+            ratios = _ratios(_rates(done["fastload"]), _rates(done[names[best]]))
+            result |= {"dataloader_workers": best, "times_dataloader": ratios}
         return result
 
     def cold(self, torch_workers: int | None) -> dict[str, Any]:
@@ -198,8 +228,8 @@ class _Bench:
                 "bytes_per_s": digits(rate * self.row_bytes),
             }
         if torch_workers is not None:
-            ratio = median_ratio(done["fastload, cold"], done["dataloader, cold"])
-            result |= {"dataloader_workers": torch_workers, "times_dataloader": digits(ratio)}
+            ratios = _ratios(done["fastload, cold"], done["dataloader, cold"])
+            result |= {"dataloader_workers": torch_workers, "times_dataloader": ratios}
         return result
 
     def _cold_run(self, make_loader: Callable[[], Any]) -> float:
@@ -217,3 +247,10 @@ def source_bytes(extents: Extents) -> list[int]:
 
 def _rates(speeds: list[Speed]) -> list[float]:
     return [speed.samples_per_s for speed in speeds]
+
+
+def _ratios(over: list[float], under: list[float]) -> dict[str, float]:
+    """The least and the greatest ratio within a round, and the median."""
+    ratios = [a / b for a, b in zip(over, under, strict=True)]
+    found = {"low": min(ratios), "median": statistics.median(ratios), "high": max(ratios)}
+    return {name: digits(ratio) for name, ratio in found.items()}

@@ -12,7 +12,9 @@ from rich.console import Console
 from rich.table import Table
 
 from fastload import charts, host
+from fastload.measured import Range, duration, number
 
+_BUSY = 0.15  # of the CPUs, used by others
 _FEW_BATCHES = 50  # starting an epoch costs as much as some of them
 
 
@@ -22,17 +24,20 @@ def show(result: dict[str, Any], console: Console) -> None:
     console.print(
         f"{data['samples']:,} samples of {data['sample_bytes']:,} bytes, "
         f"batches of {result['settings']['batch_size']}, shuffled; "
-        f"{machine['cores']} cores of {machine['cpu']}"
+        f"{machine['cores']} cores of {machine['cpu']}, torch {machine['torch']}, {result['date']}"
     )
+    fields = "; ".join(f"{_shown(name)}: {what}" for name, what in result["delivers"].items())
+    console.print(f"Both sides deliver {fields}.", markup=False, highlight=False)
+    limit = warm["limit"]
+    titles = ["samples/s", "GB/s", *(["of limit"] if limit else []), "batch", "next()", "1st batch"]
     table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     table.add_column("", no_wrap=True)
-    for title in ("samples/s", "GB/s", "limit", "µs/batch", "next() µs", "1st ms"):
+    for title in titles:
         table.add_column(title, justify="right", no_wrap=True)
-    limit = warm["limit"]["samples_per_s"]
     for name, speed in _warm_rows(warm):
-        share = f"{speed['samples_per_s'] / limit:.1%}"
+        share = [_percent(speed["samples_per_s"] / limit["samples_per_s"])] if limit else []
         style = "bold" if name == "fastload" else ""
-        table.add_row(name, *_rates(speed), share, *_times(speed), style=style)
+        table.add_row(name, *_rates(speed), *share, *_times(speed), style=style)
     for name, speed in _cold_rows(cold):
         table.add_row(name, *_rates(speed), style="bold" if "fastload" in name else "")
     console.print(table)
@@ -40,8 +45,13 @@ def show(result: dict[str, Any], console: Console) -> None:
         console.print(line)
 
 
+def _shown(name: str) -> str:
+    return name if name.isprintable() else repr(name)
+
+
 def _warm_rows(warm: dict[str, Any]) -> Iterator[tuple[str, dict[str, float]]]:
-    yield f"limit, {warm['limit']['threads']} threads", warm["limit"]
+    if warm["limit"]:
+        yield f"limit, {warm['limit']['threads']} threads", warm["limit"]
     yield "fastload", warm["fastload"]
     for workers, speed in warm["dataloader"].items():
         yield f"DataLoader, {_workers(workers)}", speed
@@ -59,28 +69,62 @@ def _workers(count: int | str) -> str:
 
 
 def _rates(speed: dict[str, float]) -> tuple[str, str]:
-    return f"{speed['samples_per_s']:,.0f}", f"{speed['bytes_per_s'] / 1e9:#.3g}"
+    return number(speed["samples_per_s"]), number(speed["bytes_per_s"] / 1e9)
+
+
+def _percent(share: float) -> str:
+    return f"{number(100 * share, 2)} %"
 
 
 def _times(speed: dict[str, float]) -> list[str]:
-    names = ("batch_us", "next_us", "first_batch_ms")
-    return [_short(speed[name]) if name in speed else "" for name in names]
+    names = {"batch_us": 1e-6, "next_us": 1e-6, "first_batch_ms": 1e-3}
+    return [duration(unit * speed[name]) if name in speed else "" for name, unit in names.items()]
 
 
-def _short(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+def _ratio(ratios: dict[str, float]) -> Range:
+    return Range(ratios["low"], ratios["high"])
 
 
 def _conclusions(result: dict[str, Any]) -> Iterator[str]:
-    warm, cold = result["warm"], result["cold"]
-    where = "warm (files in the page cache)"
+    warm, cold, rounds = result["warm"], result["cold"], result["settings"]["rounds"]
+    where = "Warm (files in the page cache)"
     if not warm["in_page_cache"]:
-        where = "with more data than memory, so partly from the disk"
-    against = ""
+        where = "With more data than memory, so partly from the disk"
+    found = []
+    if "of_limit" in warm:
+        found.append(f"{_ratio(warm['of_limit']).percent()} of the machine's limit")
     if "times_dataloader" in warm:
         best = _workers(warm["dataloader_workers"])
-        against = f", {warm['times_dataloader']:.3g} times DataLoader at its best ({best})"
-    yield f"fastload, {where}: {warm['of_limit']:.0%} of the machine's limit{against}."
+        ratio = _ratio(warm["times_dataloader"]).text()
+        found.append(f"{ratio} times DataLoader at its best ({best})")
+    yield f"{where}, fastload does {', '.join(found) or 'as the table says'}."
+    if "times_dataloader" in cold:
+        ratio = _ratio(cold["times_dataloader"]).text()
+        yield f"Cold (files just dropped from the page cache, one epoch at most): {ratio} times."
+    elif "skipped" in cold:
+        yield f"No cold figures: {cold['skipped']}."
+    yield from _cautions(result)
+    if not warm["dataloader"]:
+        yield "DataLoader was left out: its shuffle makes a Python list of all indices."
+    else:
+        yield (
+            "DataLoader's dataset maps the same files and makes each sample in __getitem__, as "
+            "people write it: a row of numpy copied"
+            + (", images by Pillow." if warm["limit"] is None else ".")
+        )
+    yield (
+        f"Ratios: the least and greatest of {rounds} interleaved round{'s' * (rounds != 1)}; the "
+        f"table has medians. GB/s: with {result['data']['sample_bytes']:,} bytes a sample."
+        + (" Limit: threads that only gather these samples." if warm["limit"] else "")
+    )
+    yield (
+        "next(): what a consumer waits that is slower than the loader. 1st batch: from opening "
+        "to the first batch."
+    )
+
+
+def _cautions(result: dict[str, Any]) -> Iterator[str]:
+    """What makes the figures less sure."""
     batches = result["data"]["samples"] // result["settings"]["batch_size"]
     if batches < _FEW_BATCHES:
         yield (
@@ -88,17 +132,17 @@ def _conclusions(result: dict[str, Any]) -> Iterator[str]:
             "mostly the start of epochs. More data, or a smaller --batch-size, shows the speed of "
             "loading."
         )
-    if not warm["dataloader"]:
-        yield "DataLoader was left out: its shuffle makes a Python list of all indices."
-    if "skipped" in cold:
-        yield f"No cold figures: {cold['skipped']}."
+    others, average = result["load"]["others"], result["load"]["load_average"]
+    if others is None:
+        yield "How busy the machine was is not known."
     else:
-        yield "Cold: one epoch at most, right after the files were dropped from the page cache."
-    yield "Limit: threads that only gather these samples. 1st: from opening to the first batch."
-    yield (
-        "next(): what a consumer waits that is slower than the loader. The table compares medians, "
-        "the sentences medians of the ratios within a round."
-    )
+        busy = ": figures are too low, and ratios unsure" if others >= _BUSY else ""
+        yield (
+            f"Other processes used {others:.0%} of the CPUs meanwhile (load average "
+            f"{number(average, 2)}){busy}."
+        )
+    if result["settings"]["rounds"] < 2:
+        yield "One round shows no spread: leave --quick out for ratios to rely on."
 
 
 def plot(result: dict[str, Any], path: Path) -> None:

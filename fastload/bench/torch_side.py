@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import io
 from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
 from fastload.formats.extents import Column, Extents, FileSource, Group, Source
-from fastload.formats.fields import BYTE_STRINGS, TEXT
+from fastload.formats.fields import BYTE_STRINGS, IMAGE, TEXT, Field
 from fastload.structure import sample_builder
 
 Array = npt.NDArray[Any]
@@ -23,11 +24,13 @@ Array = npt.NDArray[Any]
 class RowDataset:
     """A memory-mapped dataset with `__getitem__` alone, the usual way to write one.
 
-    A sample is built by numpy: one row of each field, copied; numbers become Python numbers.
-    Files are mapped by each process at its first sample, so that workers need no pickled data.
+    A sample is built by numpy: one row of each field, copied, in the field's dtype; numbers become
+    Python numbers. Encoded images stay bytes, or are decoded and scaled by Pillow. Files are mapped
+    by each process at its first sample, so that workers need no pickled data.
 
     Args:
         extents: Where the samples lie.
+        image_size: (height, width) to which images are decoded, as RGB; None: they stay bytes.
 
     Example:
         >>> from fastload.array_dataset import ArrayDataset
@@ -36,9 +39,9 @@ class RowDataset:
         (3, {'x': tensor([4, 5])})
     """
 
-    def __init__(self, extents: Extents) -> None:
-        self._extents = extents
-        self._fields: list[tuple[list[_Shard], list[int], Group]] = []
+    def __init__(self, extents: Extents, image_size: tuple[int, int] | None = None) -> None:
+        self._extents, self._image_size = extents, image_size
+        self._fields: list[_Rows] = []
 
     def __len__(self) -> int:
         return self._extents.rows
@@ -46,13 +49,13 @@ class RowDataset:
     def __getitem__(self, index: int) -> Any:
         if not self._fields:
             self._map()
-        return self._build([_sample(*field, index) for field in self._fields])
+        return self._build([field.sample(index) for field in self._fields])
 
-    def __getstate__(self) -> Extents:
-        return self._extents
+    def __getstate__(self) -> tuple[Extents, tuple[int, int] | None]:
+        return self._extents, self._image_size
 
-    def __setstate__(self, extents: Extents) -> None:
-        self.__init__(extents)  # type: ignore[misc]
+    def __setstate__(self, state: tuple[Extents, tuple[int, int] | None]) -> None:
+        self.__init__(*state)  # type: ignore[misc]
 
     def _map(self) -> None:
         self._build = sample_builder(self._extents.structure)
@@ -64,7 +67,41 @@ class RowDataset:
                     _view(column, shard, int(rows), opened)
                     for shard, rows in enumerate(group.shard_rows)
                 ]
-                self._fields.append((shards, starts, group))
+                size = self._image_size if column.field.logical == IMAGE else None
+                self._fields.append(_Rows(shards, starts, group, column.field, size))
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The samples of one field in all shards."""
+
+    shards: list[_Shard]
+    ends: list[int]
+    group: Group
+    field: Field
+    image_size: tuple[int, int] | None
+
+    def sample(self, index: int) -> Any:
+        row = index if self.group.index_map is None else int(self.group.index_map[index])
+        if len(self.shards) == 1:
+            value = self.shards[0][row]
+        else:
+            shard = bisect_right(self.ends, row)
+            value = self.shards[shard][row - self.ends[shard]]  # counted from the end of the shard
+        if self.image_size is not None:
+            return decoded(value, self.image_size)
+        if isinstance(value, (str, bytes)):
+            return value
+        return torch.from_numpy(value.astype(self.field.storage)) if value.ndim else value.item()
+
+
+def decoded(encoded: bytes, size: tuple[int, int]) -> torch.Tensor:
+    """An image as `__getitem__` of a person's dataset makes it: uint8 (height, width, 3)."""
+    from PIL import Image
+
+    with Image.open(io.BytesIO(encoded)) as image:
+        scaled = image.convert("RGB").resize(size[::-1], Image.Resampling.BILINEAR)
+    return torch.from_numpy(np.array(scaled))
 
 
 @dataclass(frozen=True)
@@ -86,18 +123,6 @@ class _RaggedShard:
 _Shard = Array | _RaggedShard
 
 
-def _sample(shards: list[_Shard], ends: list[int], group: Group, index: int) -> Any:
-    row = index if group.index_map is None else int(group.index_map[index])
-    if len(shards) == 1:
-        value = shards[0][row]
-    else:
-        shard = bisect_right(ends, row)
-        value = shards[shard][row - ends[shard]]  # counted from the end of the shard
-    if isinstance(value, (str, bytes)):
-        return value
-    return torch.from_numpy(value.copy()) if value.ndim else value.item()
-
-
 def _view(column: Column, shard: int, rows: int, opened: dict[Source, Array]) -> _Shard:
     """The rows of one shard as an array over the mapped file."""
     field, bounds = column.field, column.bounds
@@ -112,15 +137,18 @@ def _view(column: Column, shard: int, rows: int, opened: dict[Source, Array]) ->
 
 
 def _rows(column: Column, shard: int, rows: int, opened: dict[Source, Array]) -> Array:
-    field = column.field
+    field, dtype = column.field, np.dtype(column.stored or column.field.storage)
     if rows == 0 or field.row_bytes == 0:
-        return np.zeros((rows, *field.shape), field.storage)
+        return np.zeros((rows, *field.shape), dtype)
+    strides = column.shard_strides(shard)
+    if column.stored is not None:
+        strides = (column.row_stride, *np.empty(field.shape, dtype).strides)
     return np.ndarray(
         (rows, *field.shape),
-        field.storage,
+        dtype,
         buffer=_opened(column.sources[shard], opened),
         offset=int(column.offsets[shard]),
-        strides=column.shard_strides(shard),
+        strides=strides,
     )
 
 

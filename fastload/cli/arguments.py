@@ -160,7 +160,8 @@ def output(text: str) -> Path:
     return path
 
 
-def _image_size(text: str) -> tuple[int, int]:
+def image_size(text: str) -> tuple[int, int]:
+    """Reads a size of images: 224x224, height first, or 224 for both sides."""
     found = re.fullmatch(r"(\d+)(?:x(\d+))?", text.lower())
     if found is None or "0" in found.groups():
         raise argparse.ArgumentTypeError(f"a size such as 224x224 is needed, not {text!r}")
@@ -192,7 +193,7 @@ _VALUES: dict[str, tuple[Callable[[str], Any], str]] = {
     "text": (str, "TEXT"),
     "count": (int, "N"),
     "shape": (shape, "N,..."),
-    "size": (_image_size, "HxW"),
+    "size": (image_size, "HxW"),
     "names": (_names, "A,B"),
     "pairs": (_pairs, "X=Y,..."),
 }

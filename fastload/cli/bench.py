@@ -9,8 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fastload import strict_json
-from fastload.cli.arguments import add_raw, output
+from fastload.cli.arguments import add_raw, image_size, output
+from fastload.dataset import Dataset
 from fastload.dataset import open as open_dataset
+from fastload.tokens import TokenDataset
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,7 +20,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("path", metavar="PATH", help="anything that FastLoader reads")
     add_raw(parser)
     parser.add_argument(
-        "--batch-size", type=_positive(int), default=256, metavar="N", help="default: 256"
+        "--batch-size",
+        type=_positive(int),
+        metavar="N",
+        help="default: 256, or 64 where images are decoded",
+    )
+    parser.add_argument(
+        "--image-size",
+        type=image_size,
+        metavar="HxW",
+        help="to which both sides scale encoded images, after decoding (default: 224x224)",
+    )
+    parser.add_argument(
+        "--seq-len",
+        type=_positive(int),
+        metavar="N",
+        help="PATH holds tokens, to be read in windows of N (see TokenDataset)",
     )
     parser.add_argument(
         "--workers", type=int, metavar="N", help="threads of fastload (default: chosen by fastload)"
@@ -52,17 +69,24 @@ def run(args: argparse.Namespace) -> int:
     draws = charts.is_available()
     if args.plot and draws:
         charts.check(args.plot)  # a wrong name is refused before the measurement, not after
+
+    def opened() -> Dataset:
+        if args.seq_len:
+            return TokenDataset(args.path, args.seq_len, dtype=args.dtype)
+        return open_dataset(args.path, dtype=args.dtype, shape=args.shape)
+
     console = Console(stderr=args.json == Path("-"))
     settings = Settings(
         batch_size=args.batch_size,
         seconds=args.seconds or (0.2 if args.quick else Settings.seconds),
         rounds=1 if args.quick else Settings.rounds,
         num_workers=args.workers,
+        image_size=args.image_size or Settings.image_size,
         torch_workers=args.torch_workers or ((0, 2) if args.quick else Settings.torch_workers),
     )
     with console.status("opening") as status:
         result = measure(
-            lambda: open_dataset(args.path, dtype=args.dtype, shape=args.shape),
+            opened,
             settings,
             lambda step: status.update(f"measuring: {step}"),
         )

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import fastload.dataset
-from fastload.bench import system
-from fastload.doctor import load, machine
+from fastload.bench import load, system
+from fastload.doctor import machine
 from fastload.formats.files import absolute
 from fastload.measured import Range
 

@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader
 
-from fastload.doctor.load import Snapshot, difference, snapshot
+from fastload.bench.load import Snapshot, difference, snapshot
 from fastload.doctor.sampled import sample_loading
 from fastload.loader import FastLoader
 from fastload.nvml import Utilisation

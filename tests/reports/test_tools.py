@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
+import fastload
 from fastload.cli import main
 
 
@@ -66,3 +70,19 @@ def test_the_doctor_advises_no_disk_for_data_in_the_page_cache(
     report = json.loads(capsys.readouterr().out)
     assert report["cached_share"] == 1
     assert not any(word in " ".join(report["findings"]) for word in ("disk", "storage", "order"))
+
+
+def test_bench_of_encoded_images_compares_decoded_batches(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name in "abcdefgh":
+        os.makedirs(f"images/{name}")
+        Image.fromarray(np.zeros((40, 30, 3), "u1")).save(f"images/{name}/0.jpg")
+    fastload.pack("images", "out", encoded=True)
+    capsys.readouterr()
+    options = ["--quick", "--seconds", "0.01", "--torch-workers", "0", "--batch-size", "2"]
+    assert main(["bench", "out", *options, "--json", "-"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["delivers"]["image"].startswith("decoded to RGB and scaled to 224 x 224")
+    assert set(result["warm"]["times_dataloader"]) == {"low", "median", "high"}
+    assert result["warm"]["limit"] is None
