@@ -9,7 +9,7 @@ takes the `collate_fn` apart again, so that nothing is done twice.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -19,11 +19,13 @@ from torch.utils.data import default_collate, get_worker_info
 
 from fastload.arguments import collates_as_shipped
 from fastload.batches import Maker, batch_maker
+from fastload.dataset import Dataset
 from fastload.device import device_with_index
 from fastload.errors import FormatError, add_note
 from fastload.formats import checks
 from fastload.formats.extents import Extents
 from fastload.keyed import Mask, is_masked
+from fastload.mixture import Mixture
 from fastload.native import native_extents
 from fastload.parts import moved, take_apart
 from fastload.sample_arrays import BatchSamples, Layout, sample_arrays
@@ -88,6 +90,8 @@ class BatchCollate:
         real: None: batches have no mask. "keys": the indices say which samples are real, as those
             of a `KeyedSampler` do. "all": all are.
         refusal: Why only the FastLoader itself can make these batches; None: it is not so.
+        passes_keys: The dataset passes the indices on, as those of fastload do. Those behind a
+            wrapper may carry keys of another order.
 
     Raises:
         RuntimeError: when it is called: there is a `refusal`; the indices of the samples do
@@ -109,6 +113,7 @@ class BatchCollate:
     layout: Layout | None = None
     real: str | None = None
     refusal: str | None = None
+    passes_keys: bool = True
 
     def __call__(self, samples: Any) -> Any:
         """The batch of these samples, as the FastLoader yields it."""
@@ -121,9 +126,12 @@ class BatchCollate:
         device = device_with_index(self.steps.device)
         if device is not None:
             batch = _brought(batch, device)
-        if self.steps.batch_transform is not None:
-            batch = self.steps.batch_transform(batch)
-        return batch
+        if self.steps.batch_transform is None:
+            return batch
+        try:
+            return self.steps.batch_transform(batch)
+        except StopIteration as stop:  # which would end the epoch
+            raise RuntimeError("batch_transform raised StopIteration") from stop
 
     def __reduce__(self) -> tuple[Any, ...]:
         return BatchCollate, tuple(getattr(self, each.name) for each in fields(self))
@@ -132,11 +140,11 @@ class BatchCollate:
         """The batch before its mask, on the CPU."""
         if self.layout is None or not (self.steps.transforms or collates_as_shipped()):
             return self.inner(samples)
-        who = BatchSamples(samples)
+        who = self._who(samples)
         if who.keyed is None and self._choices.is_random and len(samples):
             raise RuntimeError(
                 "random transforms depend on the seed, the epoch and the index of each sample, "
-                f"which this loader does not pass on{_missing(samples)}: {_HELPERS}"
+                f"which this loader does not pass on{_missing(who)}: {_HELPERS}"
             )
         try:
             return self._make(sample_arrays(samples, self.layout, self._choices, who), who)
@@ -149,8 +157,7 @@ class BatchCollate:
         """The same for a caller that copies the batches to the device by itself."""
         if self.steps.device is None or self.steps.batch_transform is not None:
             return self
-        steps = Steps(self.steps.transforms, None, None, self.steps.on_error, self.steps.verify)
-        return BatchCollate(self.inner, steps, self.layout, self.real, self.refusal)
+        return replace(self, steps=replace(self.steps, device=None))
 
     @cached_property
     def _choices(self) -> Choices:
@@ -165,13 +172,16 @@ class BatchCollate:
     def _mask(self, samples: Sequence[Any]) -> Mask:
         if self.real == "all":
             return np.ones(len(samples), np.bool_)
-        keyed = BatchSamples(samples).keyed
-        if keyed is None and len(samples):
+        who = self._who(samples)
+        if who.keyed is None and len(samples):
             raise RuntimeError(
                 "tail='mask': which samples are real is known from the sampler's indices, which "
-                f"this loader does not pass on{_missing(samples)}: {_HELPERS}"
+                f"this loader does not pass on{_missing(who)}: {_HELPERS}"
             )
-        return np.array([index.is_real for index in keyed or ()], np.bool_)
+        return np.array([index.is_real for index in who.keyed or ()], np.bool_)
+
+    def _who(self, samples: Sequence[Any]) -> BatchSamples:
+        return BatchSamples(samples if self.passes_keys else list(samples))
 
     def _check_worker(self) -> None:
         device = self.steps.device
@@ -243,7 +253,8 @@ def handed_out(loader: Any, collate_fn: Any) -> Any:
     refusal = _refusal(loader, extents)
     if not acts and refusal is None:
         return inner
-    return BatchCollate(inner, own, layout, real, refusal)
+    passes_keys = isinstance(loader.dataset, (Dataset, Mixture))
+    return BatchCollate(inner, own, layout, real, refusal, passes_keys)
 
 
 def device_is_another(device: Any) -> bool:
@@ -276,9 +287,9 @@ def _refusal(loader: Any, extents: Extents | None) -> str | None:
     )
 
 
-def _missing(samples: Any) -> str:
+def _missing(who: BatchSamples) -> str:
     """Why indices carry no key, as far as it shows."""
-    if BatchSamples(samples).has_indices:
+    if who.has_indices:
         return " (it has no sampler of a FastLoader with seed=, or a wrapper maps the indices)"
     return " (the dataset is not one of fastload's, or a wrapper hides it)"
 

@@ -14,6 +14,7 @@ from fastload.batch_collate import inner_of
 from fastload.handover import Handover, Turn
 from fastload.keyed import Mask, Masks, is_keyed, is_masked
 from fastload.load_stats import timed
+from fastload.sample_keys import keyed_indices
 from fastload.state import Bookmark, Progress, bottom, prepare_sampler
 from fastload.streams import CountedBatches, StockStream, begin_keyed
 from fastload.structure import REAL, with_added
@@ -87,7 +88,8 @@ class TrackedSampler:
         if self._masks is not None:
             self.real[self.pulled] = self._masks.of(before + self.pulled, item)
         self.pulled += 1
-        return item
+        # Nothing else here needs the keys, which are long to pickle for worker processes.
+        return item if keyed_indices(item) is None else list(map(int, item))
 
 
 def _nothing() -> None:

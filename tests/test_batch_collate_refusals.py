@@ -128,3 +128,22 @@ def test_an_error_says_where_the_sample_is_counted(tmp_path: Path) -> None:
     loader = FastLoader(tmp_path / "bad", 1, transforms={"image": DecodeImage()})
     with pytest.raises(fastload.FormatError, match="sample 0: the image cannot be decoded"):
         next(iter(REBUILDS["batch sampler"](loader)))
+
+
+def test_keys_behind_a_wrapper_are_not_taken_for_those_of_the_loader() -> None:
+    """A Subset of the indices of a seeded sampler has their keys, which are of another order."""
+    first = loader_of({"dataset": images(), "tail": "mask"})
+    subset = Subset(first.dataset, list(first.sampler))
+    for options in ({"transforms": {"x": RANDOM}}, {"tail": "mask"}):
+        loader = loader_of({"dataset": subset, **options})
+        with pytest.raises(RuntimeError, match="a wrapper hides it"):
+            next(iter(REBUILDS["batch sampler"](loader)))
+
+
+def test_a_stop_iteration_of_the_batch_transform_does_not_end_the_epoch() -> None:
+    def stops(batch: Any) -> Any:
+        raise StopIteration
+
+    loader = FastLoader(images(), 2, batch_transform=stops)
+    with pytest.raises(RuntimeError, match="batch_transform raised StopIteration"):
+        list(REBUILDS["batch sampler"](loader))
