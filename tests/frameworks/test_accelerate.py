@@ -249,6 +249,19 @@ def in_rank(folder: Path) -> dict[str, Any]:
                 run = Run(make(TAIL_ROWS), **config)
                 found[f"{name} {make.__name__}"] = [numbers_of(run.loader) for _ in range(2)]
             assert bool(native) == (make is shuffled)
+    found["padded"] = []
+    for helper, config in ((True, {}), (False, {}), (False, {"dispatch_batches": True})):
+        with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
+            warnings.filterwarnings("ignore", ".*in the place of.*")
+            if not helper:
+                patch.setattr(integration, "prepare", lambda accelerator, loader: loader)
+            data = transformed("ragged")
+            run = Run(FastLoader(**data, batch_size=BATCH, shuffle=True), **config)
+        seen = set()  # of all ranks; a step that is filled up has samples twice
+        for batch in run.loader:
+            members = map(run.accelerator.gather, (batch["x"], batch["y"], batch["x_lengths"]))
+            seen |= {(y.item(), *x[:n].tolist()) for x, y, n in zip(*members)}
+        found["padded"].append(seen)
     config = {"use_stateful_dataloader": True}
     run = Run(keyed(TAIL_ROWS), 2, **config)
     gathered = [run.accelerator.gather_for_metrics(batch[2]).tolist() for batch in run.loader]
@@ -277,6 +290,9 @@ def test_two_ranks(tmp_path: Path) -> None:
     for rank in ranks:
         for config in ("even", "uneven", "split"):
             assert rank[f"{config} shuffled"] == rank[f"{config} stock_shuffled"]
+        helped, plain, dispatched = rank["padded"]
+        assert helped == plain == dispatched
+        assert len(helped) == ROWS
         # Each sample once, though the last step is filled up with samples of the first.
         gathered = [number for step in rank["gathered"] for number in step]
         assert sorted(gathered) == list(range(TAIL_ROWS))
