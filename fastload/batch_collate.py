@@ -274,8 +274,8 @@ def _refusal(loader: Any, extents: Extents | None) -> str | None:
     """Why a loader that is rebuilt from this one's attributes cannot give the same batches."""
     if loader.on_error == "skip":
         return (
-            "on_error='skip' leaves out samples while the FastLoader reads them, which a loader "
-            "over its dataset cannot do"
+            "on_error='skip' leaves out samples while the FastLoader reads and decodes them, which "
+            "a loader over its dataset cannot do"
         )
     if loader.static_buffers:
         return "static_buffers=True puts the batches of a FastLoader in the same tensors"

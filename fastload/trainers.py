@@ -21,8 +21,8 @@ def warn_of_replacement(loader: Any) -> None:
     """
     if _ray_would_replace(loader):
         warn(
-            "Ray's prepare_data_loader puts a plain DataLoader in the place of a FastLoader that "
-            "does not share out its data: with seed= it does, and stays; else give a "
+            "Ray's prepare_data_loader puts a DataLoader, which is slower, in the place of a "
+            "FastLoader that does not shard its data: with seed= it does, and stays; else give a "
             "DistributedSampler, or add_dist_sampler=False to prepare_data_loader",
         )
     if _is_ignites_copy(loader):
@@ -48,7 +48,7 @@ def warn_of_accelerate(loader: Any, said: set[str], is_shared_out: bool) -> None
         what = (
             "does not see where the epochs of this FastLoader end"
             if is_shared_out
-            else "puts a DataLoader in the place of this FastLoader"
+            else "puts a DataLoader, which is slower, in the place of this FastLoader"
         )
         warn(
             f"Accelerate {what}: prepare it by "
