@@ -17,7 +17,7 @@ _PERIOD_S = 0.25  # NVML looks back on a sixth of a second to one
 class Utilisation:
     """Samples it, a few times a second.
 
-    It is None without the package nvidia-ml-py (`pip install fastload[nvml]`), which is imported
+    It is None without the package nvidia-ml-py (`pip install nvidia-ml-py`), which is imported
     with the first sample, and where NVML does not know it: on other devices, and for parts of a
     GPU (MIG).
 

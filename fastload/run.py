@@ -203,8 +203,7 @@ def checked_extents(loader: Any) -> Extents | None:
     """
     extents = collated_extents(loader)
     check_transforms(loader.transforms, extents)
-    how = loader.verify, loader.on_error, loader.dataset
-    return check_reading(*how, extents, loader.transforms)
+    return check_reading(loader.verify, loader.on_error, loader.dataset, extents)
 
 
 def make_run(

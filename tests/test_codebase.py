@@ -39,7 +39,6 @@ ORDER |= {"keyed", "streams"}
 DEVICE = {"_core", "errors", "formats", "parts", "copies", "shipments", "cuda", "device"}
 RUN = DATA | ORDER | DEVICE
 RUN |= {"handover", "load_stats", "tables", "decode", "kernels", "batches", "arguments", "run"}
-RUN |= {"left_out"}
 RUN |= {"sample_arrays", "batch_collate"}
 LOADER = RUN | {"iterator", "tracking", "trainers", "groups", "stateful", "loader"}
 PYTHON_LAYERS = {
@@ -74,7 +73,6 @@ PYTHON_LAYERS = {
     "decode": {"_core", "errors", "formats", "pixels", "transforms"},
     "kernels": {"_core", "formats", "pixels", "parts"},
     "batches": DATA | {"decode", "parts", "kernels"},
-    "left_out": {"formats", "decode", "transforms"},
     "arguments": DATA | ORDER | {"decode", "parts", "kernels", "batches"},
     "sample_arrays": DATA | {"decode"},
     "batch_collate": DATA | ORDER | DEVICE | {"batches", "arguments", "sample_arrays"},

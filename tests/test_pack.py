@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from packing import column, refused, same_bytes
+from packing import column, content, refused, same_bytes
 
 import fastload
 from fastload import FormatError
@@ -190,8 +190,7 @@ def test_a_file_that_shrinks_while_it_is_packed(tmp_path: Path) -> None:
 
     with pytest.raises(FormatError, match=r"x\.npy: truncated while it was read"):
         fastload.pack(tmp_path / "x.npy", tmp_path / "out", shard_size=2000, progress=shrink)
-    with pytest.raises(FormatError, match="incomplete"):
-        fastload.open(tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_file_that_cannot_be_read_is_named(
@@ -302,3 +301,45 @@ def test_a_script_needs_no_guard(run_python: Run, tmp_path: Path) -> None:
         [sys.executable, "-"], input=script, text=True, cwd=tmp_path, capture_output=True
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_a_refused_input_leaves_nothing_behind(tmp_path: Path) -> None:
+    good, bad = tmp_path / "good.jsonl", tmp_path / "bad.jsonl"
+    good.write_text('{"x": 1}\n' * 300)
+    bad.write_text('{"x": 1}\n' * 200 + '{"x": "text"}\n' + '{"x": 1}\n' * 800)
+    out, options = tmp_path / "out", {"shard_size": 500, "workers": 1}
+    with pytest.raises(FormatError, match="line 201"):
+        fastload.pack(bad, out, **options)
+    assert not out.exists()
+    out.mkdir()
+    with pytest.raises(FormatError, match="line 201"):
+        fastload.pack(bad, out, **options)
+    assert os.listdir(out) == []
+    fastload.pack(good, out, **options)
+    before = content(out)
+    for call in (
+        lambda: fastload.pack(bad, out, overwrite=True, **options),
+        lambda: fastload.append(bad, out, **options),
+        lambda: fastload.add_column(out, bad, name="y", limit=300, **options),
+    ):
+        with pytest.raises(FormatError, match="line 201"):
+            call()
+        assert content(out) == before
+        assert sorted(os.listdir(out)) == sorted(before)
+    fastload.append(good, out, **options)
+    assert len(fastload.open(out)) == 600
+
+
+def test_what_was_there_to_be_resumed_stays(tmp_path: Path) -> None:
+    path, out = tmp_path / "a.jsonl", tmp_path / "out"
+    path.write_text('{"x": 1}\n' * 1000)
+
+    def interrupt(_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fastload.pack(path, out, shard_size=500, workers=1, progress=interrupt)
+    path.write_text('{"x": 1}\n' * 900)
+    with pytest.raises(ValueError, match="cannot be resumed"):
+        fastload.pack(path, out, shard_size=500, workers=1, resume=True)
+    assert out.exists()

@@ -18,7 +18,7 @@ from cluster_checks import (
 )
 from packing import column
 
-pytest.importorskip("distributed", reason="pip install 'fastload[dask]'")
+pytest.importorskip("distributed", reason="pip install distributed")
 
 SCRIPT = """
 import sys

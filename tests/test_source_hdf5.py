@@ -15,7 +15,7 @@ import fastload
 from fastload import FormatError, _core
 from fastload.pack.sources import hdf5
 
-h5py = pytest.importorskip("h5py", reason="pip install 'fastload[hdf5]'")
+h5py = pytest.importorskip("h5py", reason="pip install h5py")
 ROWS = 100
 
 

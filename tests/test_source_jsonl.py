@@ -144,7 +144,7 @@ def test_lines_that_are_no_json_are_listed_or_stop(tmp_path: Path) -> None:
 
 
 def tokenizer_file(path: Path, vocabulary: dict[str, int]) -> Any:
-    tokenizers = pytest.importorskip("tokenizers", reason="pip install 'fastload[tokenizers]'")
+    tokenizers = pytest.importorskip("tokenizers", reason="pip install tokenizers")
     made = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="?"))
     made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     made.enable_truncation(3)  # which packing does not do
@@ -178,7 +178,7 @@ def test_texts_become_tokens_of_the_narrowest_dtype(tmp_path: Path) -> None:
 
 
 def test_tokenizers_and_texts_that_are_none(tmp_path: Path) -> None:
-    pytest.importorskip("tokenizers", reason="pip install 'fastload[tokenizers]'")
+    pytest.importorskip("tokenizers", reason="pip install tokenizers")
     write(tmp_path / "a.jsonl", [{"text": "a"}, {"x": 1}, {"text": "b"}])
     (tmp_path / "t.json").write_text("{}")
     path = tmp_path / "t.json"
@@ -192,7 +192,7 @@ def test_tokenizers_and_texts_that_are_none(tmp_path: Path) -> None:
 
 
 def test_tiktoken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tiktoken = pytest.importorskip("tiktoken", reason="pip install 'fastload[tokenizers]'")
+    tiktoken = pytest.importorskip("tiktoken", reason="pip install tiktoken")
     ranks = {bytes([n]): n for n in range(256)} | {b"ab": 256}
     made = tiktoken.Encoding(
         "small", pat_str=r"\S+|\s+", mergeable_ranks=ranks, special_tokens={"<end>": 300}

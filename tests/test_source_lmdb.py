@@ -11,7 +11,7 @@ from packing import damaged, same_bytes, samples_of
 
 import fastload
 
-lmdb = pytest.importorskip("lmdb", reason="pip install 'fastload[lmdb]'")
+lmdb = pytest.importorskip("lmdb", reason="pip install lmdb")
 ROWS = 60
 
 

@@ -92,14 +92,14 @@ def write_safetensors(path: Path, rows: int) -> Path:
 
 
 def write_hdf5(path: Path, rows: int) -> Path:
-    h5py = pytest.importorskip("h5py", reason="pip install 'fastload[hdf5]'")
+    h5py = pytest.importorskip("h5py", reason="pip install h5py")
     with h5py.File(path / "a.h5", "w") as file:
         file["x"] = numbers(rows)
     return path / "a.h5"
 
 
 def write_lmdb(path: Path, rows: int) -> Path:
-    lmdb = pytest.importorskip("lmdb", reason="pip install 'fastload[lmdb]'")
+    lmdb = pytest.importorskip("lmdb", reason="pip install lmdb")
     with lmdb.open(str(path / "a.lmdb"), map_size=2 * ROW * (rows + FEW)) as made:
         with made.begin(write=True) as transaction:
             for number, piece in enumerate(pieces(rows)):
@@ -108,13 +108,13 @@ def write_lmdb(path: Path, rows: int) -> Path:
 
 
 def tables(rows: int) -> Any:
-    pyarrow = pytest.importorskip("pyarrow", reason="pip install 'fastload[parquet]'")
+    pyarrow = pytest.importorskip("pyarrow", reason="pip install pyarrow")
     flat = pyarrow.array(numbers(rows).reshape(-1))
     return pyarrow.table({"x": pyarrow.FixedSizeListArray.from_arrays(flat, ROW // 4)})
 
 
 def texts(rows: int) -> Any:
-    pyarrow = pytest.importorskip("pyarrow", reason="pip install 'fastload[parquet]'")
+    pyarrow = pytest.importorskip("pyarrow", reason="pip install pyarrow")
     return pyarrow.table({"t": [piece[: ROW // 2].hex() for piece in pieces(rows)]})
 
 
@@ -124,7 +124,7 @@ def two_columns(rows: int) -> Any:
 
 def parquet_of(table: Callable[[int], Any], group: int) -> Write:
     def write_parquet(path: Path, rows: int) -> Path:
-        parquet = pytest.importorskip("pyarrow.parquet", reason="pip install 'fastload[parquet]'")
+        parquet = pytest.importorskip("pyarrow.parquet", reason="pip install pyarrow")
         options = {"use_dictionary": False, "write_batch_size": 16}
         parquet.write_table(table(rows), path / "a.parquet", row_group_size=group, **options)
         return path / "a.parquet"
@@ -135,7 +135,7 @@ def parquet_of(table: Callable[[int], Any], group: int) -> Write:
 def arrow_of(table: Callable[[int], Any], rows_each: int, compression: str | None = None) -> Write:
     def write_arrow(path: Path, rows: int) -> Path:
         made = table(rows)
-        pyarrow = pytest.importorskip("pyarrow", reason="pip install 'fastload[parquet]'")
+        pyarrow = pytest.importorskip("pyarrow", reason="pip install pyarrow")
         options = pyarrow.ipc.IpcWriteOptions(compression=compression)
         with pyarrow.ipc.new_stream(path / "a.arrow", made.schema, options=options) as writer:
             writer.write_table(made, max_chunksize=rows_each)
@@ -145,7 +145,7 @@ def arrow_of(table: Callable[[int], Any], rows_each: int, compression: str | Non
 
 
 def write_csv(path: Path, rows: int) -> Path:
-    pytest.importorskip("pyarrow", reason="pip install 'fastload[parquet]'")
+    pytest.importorskip("pyarrow", reason="pip install pyarrow")
     with open(path / "a.csv", "w") as file:
         file.write("x,y\n")
         file.writelines(f"{piece[: ROW // 2].hex()},1\n" for piece in pieces(rows))

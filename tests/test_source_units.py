@@ -21,8 +21,8 @@ from fastload.pack.sources.batches import Reader, Unit
 from fastload.pack.sources.csv import CsvReader
 from fastload.pack.sources.parquet import ParquetReader
 
-pa = pytest.importorskip("pyarrow", reason="pip install 'fastload[parquet]'")
-pq = pytest.importorskip("pyarrow.parquet", reason="pip install 'fastload[parquet]'")
+pa = pytest.importorskip("pyarrow", reason="pip install pyarrow")
+pq = pytest.importorskip("pyarrow.parquet", reason="pip install pyarrow")
 ROWS = 3000
 
 

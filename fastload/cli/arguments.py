@@ -72,7 +72,7 @@ class _KindAction(argparse.Action):
         setattr(namespace, self.dest, value)
         for kind in KINDS:
             if kind.name == value:
-                needs = f"; needs fastload[{kind.extra}]" if kind.extra else ""
+                needs = f"; needs pip install {' '.join(kind.needs)}" if kind.needs else ""
                 self.help = f"{value}: {kind.reads}{needs}"
                 own = {option.name: option for option in kind.options}
                 for name, action in self._declared.items():

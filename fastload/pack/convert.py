@@ -124,7 +124,10 @@ def pack(
               to sample; 64 samples are looked at to find out;
             - an array or CPU tensor, or a dict or tuple of them: samples along the first axes.
               Lists of texts, bytes or arrays of unequal length, object arrays and nested tensors
-              are samples of varying length.
+              are samples of varying length;
+            - a DataFrame of pandas or polars, or a table of pyarrow: dicts of the columns; a
+              Series: its bare values. An index of pandas that is no plain count of the rows
+              becomes a column, as `reset_index` makes it.
         out: The folder to write.
         kind: The name of a kind of `docs/pack.md`, such as "imagefolder"; None finds out.
         dtype: Of a raw file, such as "uint16"; ">i4" is big-endian.
@@ -229,10 +232,12 @@ def pack(
         if folder.has_manifest():  # it stays until the new one is complete
             replaced = _replaced(folder)
             fresh = folder.replacement()
-            manifest, changes = _write(chosen, plan, fresh, False, by, progress)
+            with fresh.undone_if_refused(resume=False):
+                manifest, changes = _write(chosen, plan, fresh, False, by, progress)
             folder.adopt(replaced)
         else:
-            manifest, changes = _write(chosen, plan, folder, resume, by, progress)
+            with folder.undone_if_refused(resume=resume):
+                manifest, changes = _write(chosen, plan, folder, resume, by, progress)
         return report_on(folder.path, manifest, [*notices, *changes], chosen)
 
 

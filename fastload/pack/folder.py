@@ -11,7 +11,7 @@ import re
 import shutil
 import time
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -63,6 +63,7 @@ class OutputFolder:
     def __init__(self, path: AnyPath) -> None:
         self.path = absolute(path)
         self.lock = -1
+        self._is_new = False
         self._stack = contextlib.ExitStack()
 
     # --- What is there ------------------------------------------------------------------------
@@ -149,6 +150,7 @@ class OutputFolder:
         Raises:
             FileExistsError: another run holds it.
         """
+        self._is_new = not os.path.lexists(self.path)
         os.makedirs(self.path, exist_ok=True)
         self.lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._stack.callback(self._let_go)
@@ -235,6 +237,30 @@ class OutputFolder:
             self._clear(self.plan() or plan, keep)
         self.journal = Journal(self._file(WORK_FOLDER, _JOURNAL))
         self._stack.callback(self.journal.close)
+
+    @contextlib.contextmanager
+    def undone_if_refused(self, keep: Manifest | None = None, *, resume: bool) -> Iterator[None]:
+        """Removes what the run inside writes if it refuses the input, which needs another run.
+
+        What other failures leave can be resumed, and so can what was there before.
+
+        Args:
+            keep: The dataset that stays.
+            resume: The run goes on with what is there.
+        """
+        is_fresh = not resume or self.plan() is None
+        try:
+            yield
+        except (ValueError, TypeError, LookupError):
+            if is_fresh:
+                with contextlib.suppress(OSError):  # the refusal is what matters
+                    self._clear(self.plan() or {}, keep)
+                    self.finish()
+                    if self._is_new:
+                        os.rmdir(self.path)
+                    if os.path.basename(above := os.path.dirname(self.path)) == WORK_FOLDER:
+                        os.rmdir(above)  # of a replacement
+            raise
 
     def clear_temporary(self) -> None:
         """Removes what was broken off."""

@@ -252,11 +252,12 @@ class _Run:
             "stamp": stamp_of(self.opened),
             "files": [plan.file_name for plan in plans],
         }
-        self.folder.begin(noted, self.manifest, resume=self.resume)
         outcomes = []
-        for (part, shards), plan in zip(growths, plans, strict=True):
-            group = Group(shards.name, self.manifest.dataset, len(shards.rows))
-            outcomes.append(write_shards(part, plan, group, self.folder, workers, progress))
+        with self.folder.undone_if_refused(self.manifest, resume=self.resume):
+            self.folder.begin(noted, self.manifest, resume=self.resume)
+            for (part, shards), plan in zip(growths, plans, strict=True):
+                group = Group(shards.name, self.manifest.dataset, len(shards.rows))
+                outcomes.append(write_shards(part, plan, group, self.folder, workers, progress))
         if len({outcome.rows for outcome in outcomes}) > 1:
             raise RuntimeError("the input has changed while it was read")
         return outcomes

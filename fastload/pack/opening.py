@@ -41,8 +41,19 @@ def open_input(
         if strict:
             check_strict(opened.leftovers)
         chosen = Selection(fields, dtypes, cast, shuffle, limit).of(opened)
-        check_fields(chosen.fields)
+        _check_names(chosen)
     except BaseException:
         opened.close()
         raise
     return chosen
+
+
+def _check_names(source: Source) -> None:
+    """Raises ValueError, with the file, for a field that cannot have its name in a dataset."""
+    try:
+        check_fields(source.fields)
+    except ValueError as error:
+        where = next((f"{path}: " for path in source.paths()), "")
+        raise ValueError(
+            f"{where}{error}; rename it, or name the others by --fields (fields=)"
+        ) from None

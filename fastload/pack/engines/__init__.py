@@ -57,6 +57,5 @@ def package(name: str, engine: str) -> ModuleType:
         return importlib.import_module(name)
     except ImportError as error:
         raise ImportError(
-            f"--engine {engine} needs {name}, which is not installed: "
-            f"pip install 'fastload[{engine}]'"
+            f"--engine {engine} needs {name}, which is not installed: pip install {name}"
         ) from error

@@ -27,6 +27,7 @@ from fastload.pack.sources.base import (
     probed,
     stored,
 )
+from fastload.pack.sources.frames import is_series
 from fastload.pack.sources.leaves import field_of_leaves, fit, mean_bytes, read_leaf
 from fastload.pack.sources.wanted import ALL, Wanted
 from fastload.structure import (
@@ -287,6 +288,8 @@ def _column(name: str, leaf: Any) -> Column:
     if isinstance(leaf, _Samples):
         return _list_column(name, leaf.values)
     dtype = None
+    if is_series(leaf):
+        leaf = np.asarray(leaf)
     if is_tensor(leaf):
         if leaf.is_nested:
             return _list_column(name, leaf.detach().cpu().unbind())

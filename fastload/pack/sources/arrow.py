@@ -12,11 +12,12 @@ from typing import Any
 from fastload.errors import FormatError
 from fastload.formats.files import file_source
 from fastload.pack.inventory import Inventory, Names
+from fastload.pack.sources.arrow_columns import field_names
+from fastload.pack.sources.arrow_schemas import check_same
 from fastload.pack.sources.batches import (
     BatchesSource,
     Reader,
     Unit,
-    check_same,
     damage,
     open_batches,
 )
@@ -135,7 +136,7 @@ def _units(pyarrow: Any, path: str, wanted: Wanted) -> tuple[Any, list[Unit]]:
         if source.read(source.size_bytes - 8, 8) != _STREAM_END:
             raise FormatError(f"{path}: truncated: the stream has no end mark")
         schema = pyarrow.ipc.read_schema(file)
-        read = [name for name in schema.names if wanted.enters(name)]
+        read = [name for name, of in field_names(schema).items() if wanted.enters(of)]
         plain = _without_dictionaries(pyarrow, schema, read)
         has_dictionaries = any(map(_has_dictionary, plain.types))
         while (offset := file.tell()) < source.size_bytes - 8:

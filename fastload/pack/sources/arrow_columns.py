@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ from fastload.pack.sources.kind import library
 from fastload.pack.sources.wanted import ALL, Wanted
 from fastload.structure import Structure
 
+_INDEX = re.compile(r"__index_level_([0-9]+)__")  # what pandas calls it in files
 _ENCODED = {"Image": "image", "Audio": "audio"}  # Hugging Face's features, and what they mean
 _FLOATS = {"halffloat": "float16", "float": "float32", "double": "float64"}  # Arrow's names
 
@@ -92,7 +94,7 @@ class ArrowSchema:
         """
         features = _features(schema.metadata)
         fields: list[ArrowField] = []
-        classes = {}
+        classes: dict[str, tuple[str, ...]] = {}
 
         def visit(of: Any, keys: tuple[str, ...], arrays: list[Any]) -> Structure:
             types = library("pyarrow.types", "parquet", "pyarrow")
@@ -111,9 +113,9 @@ class ArrowSchema:
                         [compute.struct_field(array, name) for array in arrays],
                     )
                     for name in names
-                    if wanted.enters(".".join((*keys, name)))
+                    if wanted.enters(".".join((own[keys[0]], *keys[1:], name)))
                 }
-            name = ".".join(keys)
+            name = ".".join((own[keys[0]], *keys[1:]))
             if meaning is not None and types.is_struct(kind):
                 keys = (*keys, "bytes")
                 field = Field(name, "uint8", (), True, meaning)
@@ -124,13 +126,14 @@ class ArrowSchema:
             fields.append(ArrowField(keys, field, len(classes.get(name, ()))))
             return len(fields) - 1
 
-        taken = [name for name in schema.names if wanted.enters(name)]
+        own = field_names(schema)
+        taken = {column: name for column, name in own.items() if wanted.enters(name)}
         structure = {
-            name: visit(schema.field(name), (name,), [batch.column(name) for batch in batches])
-            for name in taken
+            name: visit(schema.field(column), (column,), [of.column(column) for of in batches])
+            for column, name in taken.items()
         }
         known = [of.field.name for of in fields]
-        wanted.check([*known, *(name for name in schema.names if name not in taken)])
+        wanted.check([*known, *(name for name in own.values() if name not in structure)])
         for name in ragged:
             if name not in known:
                 raise ValueError(f"there is no field {name!r}; the fields are {', '.join(known)}")
@@ -154,20 +157,20 @@ def _plain(array: Any) -> Any:
     return array.dictionary_decode() if hasattr(array, "dictionary_decode") else array
 
 
-def plain_type(kind: Any) -> str:
-    """A description that is equal for two of Arrow's types whose values are stored alike."""
-    types = library("pyarrow.types", "parquet", "pyarrow")
-    while hasattr(kind, "storage_type"):
-        kind = kind.storage_type
-    if types.is_dictionary(kind):
-        return plain_type(kind.value_type)
-    if types.is_struct(kind):
-        members = (kind.field(n) for n in range(kind.num_fields))
-        described = sorted(f"{of.name}: {plain_type(of.type)}" for of in members)
-        return f"struct<{', '.join(described)}>"
-    if _is_list(types, kind) or types.is_fixed_size_list(kind):
-        return f"list<{plain_type(kind.value_type)}>"
-    return "string" if _is_text(types, kind) else "binary" if _is_bytes(types, kind) else str(kind)
+def field_names(schema: Any) -> dict[str, str]:
+    """The names of the fields by column: indices without a name have those of pandas' reset_index.
+
+    Example:
+        >>> field_names(parquet.read_schema("a.parquet"))  # doctest: +SKIP
+        {'x': 'x', '__index_level_0__': 'index'}
+    """
+    indices = [name for name in schema.names if _INDEX.fullmatch(name)]
+    names = {name: name for name in schema.names}
+    for name in indices:
+        alone = len(indices) == 1 and "index" not in names
+        new = "index" if alone else _INDEX.sub(r"level_\1", name)
+        names[name] = name if new in names else new
+    return names
 
 
 def _field(name: str, kind: Any, arrays: Sequence[Any], is_ragged: bool) -> Field:
@@ -177,14 +180,14 @@ def _field(name: str, kind: Any, arrays: Sequence[Any], is_ragged: bool) -> Fiel
         kind = kind.storage_type
     if types.is_dictionary(kind):
         kind = kind.value_type
-    if _is_text(types, kind):
+    if is_text(types, kind):
         return Field(name, "uint8", (), True, TEXT)
-    if _is_bytes(types, kind):
+    if is_bytes(types, kind):
         return Field(name, "uint8", (), True, "bytes")
     arrays = [_plain(array).drop_null() for array in arrays]
     shape: list[int] = []
     ragged = False
-    while _is_list(types, kind) or types.is_fixed_size_list(kind):
+    while is_list(types, kind) or types.is_fixed_size_list(kind):
         lengths: set[int] = set()
         for array in arrays:
             lengths |= set(np.unique(_lengths(array)).tolist())
@@ -234,18 +237,21 @@ def _number(name: str, kind: Any) -> tuple[str, str | None]:
     )
 
 
-def _is_text(types: Any, kind: Any) -> bool:
+def is_text(types: Any, kind: Any) -> bool:
+    """Whether a type of Arrow is text, in any layout; `types` is pyarrow.types."""
     view = getattr(types, "is_string_view", lambda _: False)
     return bool(types.is_string(kind) or types.is_large_string(kind) or view(kind))
 
 
-def _is_bytes(types: Any, kind: Any) -> bool:
+def is_bytes(types: Any, kind: Any) -> bool:
+    """Whether a type of Arrow is bytes, in any layout; `types` is pyarrow.types."""
     view = getattr(types, "is_binary_view", lambda _: False)
     plain = types.is_binary(kind) or types.is_large_binary(kind)
     return bool(plain or types.is_fixed_size_binary(kind) or view(kind))
 
 
-def _is_list(types: Any, kind: Any) -> bool:
+def is_list(types: Any, kind: Any) -> bool:
+    """Whether a type of Arrow is lists that may vary in length; `types` is pyarrow.types."""
     return bool(types.is_list(kind) or types.is_large_list(kind))
 
 
@@ -263,7 +269,7 @@ def _column(array: Any, field: Field) -> AnyColumn:
         if pyarrow.types.is_fixed_size_binary(array.type):
             return _of_fixed_size(array)
         if not pyarrow.types.is_large_binary(array.type):
-            if _is_text(pyarrow.types, array.type):
+            if is_text(pyarrow.types, array.type):
                 try:
                     array.validate(full=True)
                 except pyarrow.ArrowInvalid as error:  # Parquet files are read without a check

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,7 +13,12 @@ import numpy as np
 
 from fastload.errors import FormatError
 from fastload.formats.extents import Int64Array
-from fastload.pack.sources.arrow_columns import ArrowField, ArrowSchema, ColumnError, plain_type
+from fastload.pack.sources.arrow_columns import (
+    ArrowField,
+    ArrowSchema,
+    ColumnError,
+    field_names,
+)
 from fastload.pack.sources.base import (
     Advance,
     AnyColumn,
@@ -346,7 +351,8 @@ def open_batches(
     step = -(-len(filled) // _LOOKED_AT_UNITS) if filled else 1
     some = min(max(_LOOKED_AT_BYTES // max(row_bytes, 1), 8), _LOOKED_AT_ROWS)
     looked_at = []
-    names = [name for name in schema.names if wanted.enters(name)]
+    fields = field_names(schema)
+    names = [name for name in schema.names if wanted.enters(fields[name])]
     path = units[0].path if units else kind
     if len(set(names)) < len(names):
         raise TypeError(f"{path}: two columns have one name: {names}")
@@ -373,7 +379,7 @@ def open_batches(
         structure=found.structure,
         rows=sum(unit.rows for unit in units),
         classes=found.classes,
-        notices=tuple(notices),
+        notices=(*notices, *_about_names(fields, names)),
         guessed=tuple(guessed),
         ragged_bytes=sum(means),
         reader=reader,
@@ -386,6 +392,12 @@ def open_batches(
     )
 
 
+def _about_names(fields: Mapping[str, str], columns: Sequence[str]) -> Iterator[str]:
+    for column in columns:
+        if fields[column] != column:
+            yield f"column {column!r} (an index of pandas) is the field {fields[column]!r}"
+
+
 def _copied(batch: Any) -> Any:
     """Some rows without the memory of those that they were read with."""
     pyarrow = library("pyarrow", "parquet")
@@ -394,26 +406,3 @@ def _copied(batch: Any) -> Any:
         return batch.take(pyarrow.Array.from_buffers(pyarrow.int64(), batch.num_rows, [None, rows]))
     except pyarrow.ArrowNotImplementedError:  # of a type that it cannot copy so
         return batch
-
-
-def check_same(path: str, schema: Any, first_path: str, first: Any, wanted: Wanted) -> None:
-    """Raises FormatError if the wanted columns of two files differ in their names or types.
-
-    Their order, and whether nulls are allowed, makes no difference; nor does it which of Arrow's
-    layouts the same values have: large strings, dictionaries, views.
-    """
-    here, there = (
-        {of.name: plain_type(of.type) for of in s if wanted.enters(of.name)}
-        for s in (schema, first)
-    )
-    for name in dict.fromkeys((*there, *here)):
-        if name not in here or name not in there:
-            odd = path if name in here else first_path
-            raise FormatError(
-                f"{first_path} and {path} differ in their columns: only {odd} has {name!r}"
-            )
-        if here[name] != there[name]:
-            raise FormatError(
-                f"{first_path} and {path} differ in their columns: {name!r} is {there[name]} in "
-                f"the first and {here[name]} in the second"
-            )

@@ -35,6 +35,9 @@ DTYPES = Option("dtypes", "what numbers are stored as, by field, such as x=float
 RAGGED = Option("ragged", "fields that vary in length, though the first samples do not", "names")
 
 
+_PIP_NAMES = {"PIL": "pillow"}
+
+
 @dataclass(frozen=True)
 class Kind:
     """A kind of input.
@@ -49,7 +52,7 @@ class Kind:
             those of `KINDS` are asked in turn.
         options: It takes, beside `strict`.
         packages: That read it, beside numpy, as they are imported.
-        extra: Of fastload, which installs them.
+        extra: The one that installs them with fastload.
         names: Of the files that it reads in a folder; none if it reads single files only.
 
     Example:
@@ -66,13 +69,18 @@ class Kind:
     extra: str | None = None
     names: Names = NO_NAMES
 
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The names of its packages for pip."""
+        return tuple(_PIP_NAMES.get(name, name) for name in self.packages)
+
 
 def library(name: str, extra: str, package: str = "") -> ModuleType:
     """A module of a package that is not installed with fastload.
 
     Args:
         name: Of the module.
-        extra: Of fastload, which installs the package.
+        extra: The one that installs the package with fastload.
         package: Its name for pip, if it is not that of the module.
 
     Raises:
@@ -85,5 +93,5 @@ def library(name: str, extra: str, package: str = "") -> ModuleType:
         package = package or name.partition(".")[0]
         raise ImportError(
             f"this input is read by {package}, which is not installed: "
-            f"pip install 'fastload[{extra}]', or pip install {package}"
+            f"pip install {package} (or, in fastload's folder, pip install '.[{extra}]')"
         ) from error

@@ -37,6 +37,7 @@ from fastload.pack.sources import (
 )
 from fastload.pack.sources.arrays import open_arrays
 from fastload.pack.sources.base import Source
+from fastload.pack.sources.frames import is_frame, open_frame
 from fastload.pack.sources.kind import DTYPES, Kind, Option
 from fastload.pack.sources.mapstyle import Held, open_samples
 from fastload.pack.sources.wanted import ALL, Wanted
@@ -84,7 +85,7 @@ def open_source(
 
     Args:
         source: A path; the name of a map-style dataset, `module:object`; such a dataset; or an
-            array or CPU tensor, or a dict or tuple of them.
+            array or CPU tensor, or a dict or tuple of them; or a DataFrame, Series or table.
         kind: The name of one of `KINDS`, or None to find out.
         options: `strict`, `dtypes` and those of kinds; None and False are as if not given. Kinds of
             text read by the dtypes, of the others they are for the caller to apply.
@@ -107,6 +108,8 @@ def open_source(
     given = {name: value for name, value in options.items() if value not in (None, False)}
     if not isinstance(source, (str, bytes, os.PathLike)):
         _check_options("an object in memory", given, ())
+        if is_frame(source):
+            return open_frame(source, wanted)
         if isinstance(source, (np.ndarray, dict, tuple)) or is_tensor(source):
             return open_arrays(source, wanted)
         return open_samples(Held(source), wanted)

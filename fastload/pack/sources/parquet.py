@@ -8,11 +8,11 @@ from typing import Any
 
 from fastload.errors import FormatError
 from fastload.pack.inventory import Inventory, Names
+from fastload.pack.sources.arrow_schemas import check_same
 from fastload.pack.sources.batches import (
     BatchesSource,
     Reader,
     Unit,
-    check_same,
     damage,
     open_batches,
 )
