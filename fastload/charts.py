@@ -27,7 +27,7 @@ td{white-space:nowrap}th.text{text-align:left}td.text{white-space:normal;text-al
 th{font-weight:600;vertical-align:bottom}td:first-child,th:first-child{text-align:left}
 td:first-child{white-space:normal;overflow-wrap:anywhere;min-width:8rem;max-width:18rem}
 .charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,30rem),1fr));gap:1rem}
-figure{margin:0;min-width:0}figure svg{width:100%;height:auto;display:block}
+figure{margin:0;min-width:0;max-width:44rem}figure svg{width:100%;height:auto;display:block}
 figcaption,.note{font-size:.875rem;opacity:.75}
 """
 

@@ -146,7 +146,7 @@ def _cautions(result: dict[str, Any]) -> Iterator[str]:
 
 
 def plot(result: dict[str, Any], path: Path) -> None:
-    """Draws GB/s of every contender into an image file.
+    """Draws the speed of every contender into an image file: GB/s, or samples/s of images.
 
     Raises:
         ModuleNotFoundError: matplotlib is missing.
@@ -162,15 +162,20 @@ def _bars(result: dict[str, Any]) -> list[tuple[str, dict[str, float]]]:
 
 def _draw(result: dict[str, Any], axes: Any) -> None:
     rows = _bars(result)
+    is_decoded = result["warm"]["limit"] is None
+    figure, size, unit = ("samples_per_s", 1.0, "samples/s")
+    if not is_decoded:
+        figure, size, unit = ("bytes_per_s", 1e9, "GB/s")
+    speeds = [speed[figure] / size for _, speed in rows]
     colors = [charts.COLORS[1] if name.startswith("fastload") else "#888888" for name, _ in rows]
-    bars = axes.barh(
-        [name for name, _ in rows], [s["bytes_per_s"] / 1e9 for _, s in rows], color=colors
-    )
-    axes.bar_label(bars, [_rates(speed)[1] for _, speed in rows], padding=3)
+    bars = axes.barh([name for name, _ in rows], speeds, color=colors)
+    axes.bar_label(bars, [number(speed) for speed in speeds], padding=3)
     axes.invert_yaxis()
-    axes.margins(x=0.12)
+    axes.margins(x=0.15)
     data, batch_size = result["data"], result["settings"]["batch_size"]
     axes.set_title(
         f"{data['samples']:,} samples of {data['sample_bytes']:,} bytes, batches of {batch_size}"
+        + (", images decoded" if is_decoded else ""),
+        fontsize="medium",
     )
-    axes.set_xlabel("GB/s")
+    axes.set_xlabel(unit)

@@ -55,7 +55,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--json", type=output, metavar="FILE", help="write all figures; - prints them"
     )
-    parser.add_argument("--plot", type=output, metavar="FILE", help="draw GB/s: x.png, x.pdf, ...")
+    parser.add_argument(
+        "--plot", type=output, metavar="FILE", help="draw the speeds: x.png, x.pdf, ..."
+    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -106,8 +106,10 @@ def _timeline(rank: dict[str, Any]) -> str:
             first = taken[0][0]
             waits = [(start - first, wait) for start, wait, _ in taken]
             own = [(start - first + wait, step - wait) for start, wait, step in taken]
-            axes.broken_barh(own, (row - 0.35, 0.7), color=charts.COLORS[0], label="the step")
-            axes.broken_barh(waits, (row - 0.35, 0.7), color=charts.COLORS[1], label="waiting")
+            axes.broken_barh(own, (row - 0.35, 0.7), color=charts.COLORS[0], lw=0, label="the step")
+            axes.broken_barh(
+                waits, (row - 0.35, 0.7), color=charts.COLORS[1], lw=0, label="waiting"
+            )
         axes.set_yticks(range(len(phases)), [_NAMES[phase] for phase in phases])
         axes.invert_yaxis()
         axes.set_xlabel("ms since the first step of the phase")
