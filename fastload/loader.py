@@ -22,12 +22,13 @@ from fastload.arguments import (
     with_keyed_sampler,
 )
 from fastload.batch_collate import Steps, handed_out, inner_of, taken_apart
+from fastload.explain import describe, warn_of_slow_data, why_not_native
 from fastload.formats import checks
 from fastload.groups import Groups
 from fastload.handover import BatchTransform, Handover
 from fastload.iterator import _NativeIterator
 from fastload.native import native_extents
-from fastload.run import Chosen, Kept, Run, checked_extents, collated_extents, make_run
+from fastload.run import Chosen, Kept, Run, checked_extents, make_run
 from fastload.state import Bookmark, prepare_sampler
 from fastload.stateful import StatefulLoader
 from fastload.tracking import TrackedSampler, torch_iterator
@@ -229,6 +230,7 @@ class FastLoader(StatefulLoader[T_co]):
         self.collate_fn = given_collate
         if native is not None:
             warn_of_replacement(self)
+        warn_of_slow_data(self, native if batched and collates else None, self._kept.said)
 
     def __setattr__(self, attr: str, val: Any) -> None:
         if attr in _FIXED and self.__dict__.get("_sealed"):
@@ -243,6 +245,9 @@ class FastLoader(StatefulLoader[T_co]):
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_iterator": None}
+
+    def __repr__(self) -> str:
+        return describe(self)
 
     # --- Iterating -----------------------------------------------------------------------------
 
@@ -264,6 +269,7 @@ class FastLoader(StatefulLoader[T_co]):
     def _get_iterator(self) -> Any:
         self._mark.waiting = True
         run = self._native_run()
+        warn_of_slow_data(self, None if run is None else run.extents, self._kept.said)
         self._kept.by_torch = run is None
         if run is None:
             self._chosen.take_back_workers(self)
@@ -319,7 +325,17 @@ class FastLoader(StatefulLoader[T_co]):
     @property
     def is_native(self) -> bool:
         """Whether an iterator made now would be native: not torch's own."""
-        return collated_extents(self) is not None
+        return self.why_not_native is None
+
+    @property
+    def why_not_native(self) -> str | None:
+        """Why an iterator made now would be torch's own, in a sentence; None if it is native.
+
+        Example:
+            >>> FastLoader(ArrayDataset(np.zeros(3)), batch_size=None).why_not_native
+            'batch_size=None: samples are returned one by one, and native data come in batches'
+        """
+        return why_not_native(self)
 
     def stats(self) -> dict[str, float]:
         """What this loader has done since it was made, in this process.

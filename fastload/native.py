@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import json
 import operator
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -25,17 +25,67 @@ from fastload.transforms import DecodeImage, Transforms, choices
 _DECODED = 10  # times the bytes of an image that is not resized: what JPEG saves
 
 
+class NotNative(Exception):
+    """Only Python can load a dataset; the message says which part of it and why."""
+
+
 def native_extents(dataset: Any) -> Extents | None:
     """Where the samples of a dataset lie, or None if only Python can load them.
 
     Types count exactly: a subclass may do anything. What the dataset holds is read at each call,
     because the user may have replaced it; files are not touched.
     """
-    read = _READERS.get(type(dataset))
-    # Loaders prefer `__getitems__`, which may also sit on the instance.
-    if read is None or "__getitems__" in vars(dataset):
+    try:
+        return _read(dataset, "dataset")
+    except NotNative:
         return None
-    extents: Extents | None = read(dataset)
+
+
+def why_only_python(dataset: Any) -> str | None:
+    """Why only Python can load the samples of a dataset; None if the core can."""
+    try:
+        _read(dataset, "dataset")
+    except NotNative as reason:
+        return str(reason)
+    return None
+
+
+def holds_native_kinds(dataset: Any) -> bool:
+    """Whether a dataset is made of those that the core can read, or of subclasses of them."""
+    if isinstance(dataset, Subset):
+        return holds_native_kinds(dataset.dataset)
+    if isinstance(dataset, (ConcatDataset, StackDataset, Mixture)):
+        parts = dataset.datasets
+        return any(map(holds_native_kinds, parts.values() if isinstance(parts, dict) else parts))
+    return isinstance(dataset, tuple(_READERS))
+
+
+def _read(dataset: Any, where: str) -> Extents:
+    """Where the samples of a dataset lie.
+
+    Args:
+        dataset: The dataset.
+        where: How the user reaches it from the loader, for messages.
+
+    Raises:
+        NotNative: only Python can load them.
+    """
+    read, kind = _READERS.get(type(dataset)), type(dataset).__name__
+    if read is None:
+        bases = [base.__name__ for base in type(dataset).__mro__ if base in _READERS]
+        if not bases:
+            raise NotNative(
+                f"{where} is of type {kind}, whose samples are made by Python; fastload.pack "
+                "writes them to files that load natively"
+            )
+        raise NotNative(
+            f"{where} is of type {kind}, a subclass of {bases[0]}, which may return other samples "
+            f"than {bases[0]} does; use {bases[0]} itself if it does not"
+        )
+    # Loaders prefer `__getitems__`, which may also sit on the instance.
+    if "__getitems__" in vars(dataset):
+        raise NotNative(f"{where} has a __getitems__ of its own, which may return other samples")
+    extents: Extents = read(dataset, where)
     return extents
 
 
@@ -81,82 +131,101 @@ def fingerprint(dataset: Any) -> str:
         return "rows:unknown"
 
 
-def _from_own(dataset: Any) -> Extents:
+def _from_own(dataset: Any, where: str) -> Extents:
     extents: Extents = dataset.extents
     return extents
 
 
-def _from_tensors(dataset: TensorDataset) -> Extents | None:
+def _from_tensors(dataset: TensorDataset, where: str) -> Extents:
     parts = []
     for number, tensor in enumerate(dataset.tensors):
-        if type(tensor) is not torch.Tensor or tensor.ndim == 0:
-            return None
-        try:
-            array, dtype = arrays.tensor_array(tensor, str(number))
-        except (TypeError, RuntimeError):  # RuntimeError: no memory that numpy could see
-            return None
+        if (reason := _why_not_plain(tensor)) is not None:
+            raise NotNative(f"{where}.tensors[{number}] {reason}")
+        array, dtype = arrays.tensor_array(tensor, str(number))
         parts.append(arrays.read_extents(array, str(number), dtype))
-    return _stacked(tuple(parts))
+    if not parts:
+        raise NotNative(f"{where} holds no tensors")
+    return _combined(combine.stack, tuple(parts), f"the tensors of {where} cannot be combined")
 
 
-def _from_subset(dataset: Subset[Any]) -> Extents | None:
-    whole = native_extents(dataset.dataset)
-    indices = None if whole is None else _integers(dataset.indices)
-    if whole is None or indices is None:
-        return None
-    rows = whole.rows
+def _why_not_plain(tensor: Any) -> str | None:
+    """What keeps a tensor from being read in place; None if nothing does."""
+    kind = type(tensor)
+    if not isinstance(tensor, torch.Tensor):
+        return f"is of type {kind.__name__}, no tensor"
+    if tensor.requires_grad:
+        return "requires gradients, which native batches would lose; call detach() if they may"
+    if kind is not torch.Tensor:
+        return (
+            f"is of type {kind.__name__}, a subclass of torch.Tensor, which may index differently"
+        )
+    if tensor.ndim == 0:
+        return "has no first axis"
+    if tensor.is_quantized:
+        return "is quantized; native data are plain numbers"
+    if tensor.is_nested or tensor.layout is not torch.strided:
+        return f"has the layout {tensor.layout}; native data are dense"
+    if tensor.device.type != "cpu":
+        return f"is on the device {tensor.device}; native data are in the memory of the CPU"
+    if tensor.is_conj() or tensor.is_neg():
+        bit = "resolve_conj" if tensor.is_conj() else "resolve_neg"
+        return f"is a lazy conjugate or negative; call {bit}()"
+    try:
+        arrays.tensor_array(tensor, "")
+    except TypeError:
+        return f"has the dtype {tensor.dtype}, which is not supported"
+    except RuntimeError as error:  # no memory that numpy could see
+        return f"has no memory that can be read: {error}"
+    return None
+
+
+def _from_subset(dataset: Subset[Any], where: str) -> Extents:
+    whole = _read(dataset.dataset, f"{where}.dataset")
+    indices, rows = _integers(dataset.indices), whole.rows
+    if indices is None:
+        raise NotNative(
+            f"{where}.indices ({type(dataset.indices).__name__}) are not a sequence of integers"
+        )
     if len(indices) and not -rows <= indices.min() <= indices.max() < rows:
-        return None  # raises when that sample is asked for, and only then
+        # Raises when that sample is asked for, and only then.
+        raise NotNative(f"{where}.indices lead outside the {rows} samples of {where}.dataset")
     return whole.take(np.where(indices < 0, indices + rows, indices))
 
 
-def _from_concat(dataset: ConcatDataset[Any]) -> Extents | None:
+def _from_concat(dataset: ConcatDataset[Any], where: str) -> Extents:
     datasets: list[Any] = dataset.datasets
     if list(itertools.accumulate(map(len, datasets))) != dataset.cumulative_sizes:
-        return None  # a part has grown since; torch goes by the lengths of old
+        # torch goes by the lengths of old.
+        raise NotNative(f"a part of {where} has another length than when {where} was made")
     # Empty parts deliver nothing, so they need not agree with the others.
-    filled = [part for part in datasets if len(part)] or datasets[:1]
-    parts = _all_native(filled)
-    try:
-        return None if parts is None else combine.concatenate(parts)
-    except ValueError:
-        return None
+    filled = [n for n, part in enumerate(datasets) if len(part)] or list(range(len(datasets)))[:1]
+    parts = [_read(datasets[n], f"{where}.datasets[{n}]") for n in filled]
+    return _combined(combine.concatenate, parts, f"the parts of {where} cannot be combined")
 
 
-def _from_mixture(dataset: Mixture) -> Extents | None:
-    parts = _all_native(dataset.datasets)
-    if parts is None or [part.rows for part in parts] != dataset.sizes:
-        return None  # one has grown or shrunk since
-    try:
-        return replace(combine.concatenate(parts), mixed=dataset.index_map)
-    except ValueError:
-        return None
+def _from_mixture(dataset: Mixture, where: str) -> Extents:
+    parts = [_read(part, f"{where}.datasets[{n}]") for n, part in enumerate(dataset.datasets)]
+    if [part.rows for part in parts] != dataset.sizes:
+        raise NotNative(f"a part of {where} has another length than when {where} was made")
+    whole = _combined(combine.concatenate, parts, f"the parts of {where} cannot be combined")
+    return replace(whole, mixed=dataset.index_map)
 
 
-def _from_stack(dataset: StackDataset[Any]) -> Extents | None:
+def _from_stack(dataset: StackDataset[Any], where: str) -> Extents:
     datasets: dict[str, Any] | tuple[Any, ...] = dataset.datasets
-    named = isinstance(datasets, dict)
-    parts = _all_native(datasets.values() if isinstance(datasets, dict) else datasets)
-    if not parts or parts[0].rows != len(dataset):
-        return None
-    return _stacked(dict(zip(datasets, parts, strict=True)) if named else tuple(parts))
+    named = datasets.items() if isinstance(datasets, dict) else enumerate(datasets)
+    parts = {key: _read(part, f"{where}.datasets[{key!r}]") for key, part in named}
+    if any(part.rows != len(dataset) for part in parts.values()):
+        raise NotNative(f"a part of {where} has another length than when {where} was made")
+    stacked = parts if isinstance(datasets, dict) else tuple(parts.values())
+    return _combined(combine.stack, stacked, f"the parts of {where} cannot be combined")
 
 
-def _all_native(datasets: Iterable[Any]) -> list[Extents] | None:
-    found = []
-    for dataset in datasets:
-        extents = native_extents(dataset)
-        if extents is None:
-            return None
-        found.append(extents)
-    return found
-
-
-def _stacked(parts: Any) -> Extents | None:
+def _combined(combine_parts: Callable[[Any], Extents], parts: Any, failure: str) -> Extents:
     try:
-        return combine.stack(parts)
-    except ValueError:  # of unequal length
-        return None
+        return combine_parts(parts)
+    except ValueError as error:  # they differ
+        raise NotNative(f"{failure}: {error}") from error
 
 
 _READERS: dict[type, Any] = {

@@ -14,12 +14,12 @@ from fastload import _core, ranks
 from fastload.arguments import (
     check_reading,
     check_transforms,
-    collates_as_shipped,
     pins,
 )
-from fastload.batch_collate import BatchCollate, is_default
+from fastload.batch_collate import BatchCollate
 from fastload.batches import pinner
 from fastload.device import Target, device_with_index
+from fastload.explain import why_not_collated
 from fastload.formats.extents import Extents
 from fastload.handover import BatchTransform
 from fastload.kernels import RawFields
@@ -190,9 +190,7 @@ class Chosen:
 
 def collated_extents(loader: Any) -> Extents | None:
     """Where the samples of a loader lie, if the core can load and collate them."""
-    if loader._auto_collation and is_default(loader.collate_fn) and collates_as_shipped():
-        return native_extents(loader.dataset)
-    return None
+    return native_extents(loader.dataset) if why_not_collated(loader) is None else None
 
 
 def checked_extents(loader: Any) -> Extents | None:

@@ -39,7 +39,7 @@ ORDER |= {"keyed", "streams"}
 DEVICE = {"_core", "errors", "formats", "parts", "copies", "shipments", "cuda", "device"}
 RUN = DATA | ORDER | DEVICE
 RUN |= {"handover", "load_stats", "tables", "decode", "kernels", "batches", "arguments", "run"}
-RUN |= {"sample_arrays", "batch_collate"}
+RUN |= {"sample_arrays", "batch_collate", "explain"}
 LOADER = RUN | {"iterator", "tracking", "trainers", "groups", "stateful", "loader"}
 PYTHON_LAYERS = {
     "errors": set(),
@@ -76,6 +76,7 @@ PYTHON_LAYERS = {
     "arguments": DATA | ORDER | {"decode", "parts", "kernels", "batches"},
     "sample_arrays": DATA | {"decode"},
     "batch_collate": DATA | ORDER | DEVICE | {"batches", "arguments", "sample_arrays"},
+    "explain": DATA | ORDER | {"arguments", "batch_collate"},
     "run": RUN,
     "iterator": RUN,
     "trainers": ORDER,
