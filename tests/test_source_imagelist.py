@@ -79,3 +79,31 @@ def test_tables_that_are_none(folder: Path, tmp_path: Path) -> None:
     labels.write_text("id,y\ni0,1\n")
     assert "no column 'z'" in refused(folder, out, labels=labels, label_column="z")
     assert "--labels" in refused(folder, out, kind="imagelist")
+
+
+@pytest.mark.parametrize("first", ["i3.png,5", "i3,5", "./i3.png,5", "gone.png,5"])
+def test_a_first_line_that_names_an_image_is_no_line_of_names(
+    folder: Path, tmp_path: Path, first: str
+) -> None:
+    labels = tmp_path / "l.csv"
+    labels.write_text(f"{first}\ni1.png,6\n")
+    report = fastload.pack(folder, tmp_path / "out", labels=labels)
+    if first.startswith("gone"):
+        assert [skipped.path for skipped in report.skipped] == ["gone.png (l.csv: line 1)"]
+        assert column(tmp_path / "out", "label").tolist() == [6]
+    else:
+        assert column(tmp_path / "out", "label").tolist() == [5, 6]
+    text = refused(folder, tmp_path / "no", labels=labels, label_column="y")
+    assert "no column 'y': line 1 names the image" in text
+
+
+def test_images_in_subfolders_and_the_table_itself_are_accounted_for(
+    folder: Path, tmp_path: Path
+) -> None:
+    put(folder / "sub/j.png", encoded(noise(5, 6), "PNG"))
+    put(folder / "sub/k.png", encoded(noise(5, 6), "PNG"))
+    put(folder / "l.csv", b"id,y\nsub/j,1\ni0.png,2\n")
+    report = fastload.pack(folder, tmp_path / "out", labels=folder / "l.csv")
+    assert report.rows == 2
+    (left,) = report.leftovers
+    assert left.paths == ("i1.png", "i2.png", "i3.png", "i4.png", "i5.png", "sub/k.png")

@@ -27,6 +27,8 @@ COLUMNS = {
     "g": ("ndarray", None),
     "h": ("ndarray:float64", None),
     "i": ("json", None),
+    "j": ("str_int", None),
+    "k": ("str_float", None),
 }
 
 
@@ -41,6 +43,8 @@ def values(n: int) -> dict[str, Any]:
         "g": [[n, n]] * (1 + n % 3),
         "h": [n / 8] * (1 + n % 2),
         "i": {"n": n, "s": "x" * n},
+        "j": (-1) ** n * (2**63 - 1 - n),
+        "k": n / 3,
     }
 
 
@@ -57,6 +61,8 @@ def sample(n: int) -> bytes:
         bytes([32, 2 << 2, *g.shape]) + g.tobytes(),  # uint32; two axes, lengths of a byte
         bytes([1 << 2 | 1]) + struct.pack("<H", len(h)) + h.tobytes(),  # lengths of two bytes
         json.dumps(v["i"]).encode(),
+        str(v["j"]).encode(),
+        str(v["k"]).encode(),
     ]
     sizes = [len(c) for c, (_, size) in zip(columns, COLUMNS.values(), strict=True) if size is None]
     return struct.pack(f"<{len(sizes)}I", *sizes) + b"".join(columns)

@@ -33,7 +33,11 @@ _MARKS: tuple[tuple[str, int, tuple[bytes, ...]], ...] = (
     ("a GGUF model", 0, (b"GGUF",)),
     ("a torch.save file", 0, (b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19",)),
     ("a Megatron index", 0, (b"MMIDIDX\0\0", b"TNTIDX\0\0")),
-    ("an llm.c model", 0, ((20240326).to_bytes(4, "little"), (20240327).to_bytes(4, "little"))),
+    (
+        "an llm.c model",
+        0,
+        tuple(magic.to_bytes(4, "little") for magic in (20240326, 20240327, 20240803)),
+    ),
     ("an llm.c optimizer state", 0, ((20240527).to_bytes(4, "little"),)),
     ("an llm.c tokenizer", 0, ((20240328).to_bytes(4, "little"),)),
     ("an llm.c evaluation file", 0, ((20240522).to_bytes(4, "little"),)),

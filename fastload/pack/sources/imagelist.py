@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -106,7 +106,7 @@ def open_imagelist(
 
     Args:
         inventory: The folder of the images.
-        labels: The CSV file, whose first line names its columns.
+        labels: The CSV file. Its first line names its columns, unless it names an image.
         label_column: That of the labels; None takes the second.
         resize: (height, width) of all images; one number is both.
         encoded: Keep images as the bytes of their files.
@@ -122,15 +122,20 @@ def open_imagelist(
     size, shaping = size_and_shaping(resize, encoded)
     inventory.need_folder()
     root, table = inventory.path, file_source(labels).path
-    names, texts, lines = _read_table(table, label_column)
-    try:
-        values, classes = _values(texts)
-    except OverflowError as error:
-        raise FormatError(f"{table}: a label exceeds int64") from error
     here = {os.path.relpath(path, root) for path in inventory.files}
     stems: dict[str, str] = {}
     for name in sorted(here):
         stems.setdefault(os.path.splitext(name)[0], name)
+
+    def is_image(text: str) -> bool:
+        name = os.path.normpath(text)
+        return text.lower().endswith(images.SUFFIXES) or name in inventory.paths or name in stems
+
+    names, texts, lines = _read_table(table, label_column, is_image)
+    try:
+        values, classes = _values(texts)
+    except OverflowError as error:
+        raise FormatError(f"{table}: a label exceeds int64") from error
     names = list(map(os.path.normpath, names))
     found = tuple(name if name in inventory.paths else stems.get(name, name) for name in names)
     inventory.not_read(sorted(here - set(found)), "an image without a label")
@@ -151,36 +156,56 @@ def open_imagelist(
     )
 
 
-def _read_table(path: str, column: str | None) -> tuple[list[str], list[str], Int64Array]:
+def _read_table(
+    path: str, column: str | None, is_image: Callable[[str], bool]
+) -> tuple[list[str], list[str], Int64Array]:
     """Names, labels and the lines where they stand."""
     names, labels, lines = [], [], []
+    for number, (line, row) in enumerate(_rows(path)):
+        if number == 0:
+            if len(row) < 2:
+                raise FormatError(f"{path}: line 1: two columns are needed: files and labels")
+            width, place = len(row), _label_place(path, row, column, is_image(row[0]))
+            if not is_image(row[0]):
+                continue
+        if len(row) != width:
+            raise FormatError(f"{path}: line {line}: {len(row)} values in {width} columns")
+        names.append(row[0])
+        labels.append(row[place].strip())
+        lines.append(line)
+        if not labels[-1] or os.path.isabs(row[0]) or ".." in row[0].split("/"):
+            what = "the label is missing" if not labels[-1] else f"a path {row[0]!r}"
+            raise FormatError(f"{path}: line {line}: {what}")
+    return names, labels, np.array(lines, np.int64)
+
+
+def _rows(path: str) -> Iterator[tuple[int, list[str]]]:
+    """The rows of a CSV file that are not blank, each with its line; the first one always."""
     with open(path, encoding="utf-8-sig", newline="") as file:
         reader = csv.reader(file, strict=True)
+        line = 1
         try:
-            head = next(reader, [])
-            if len(head) < 2:
-                raise FormatError(f"{path}: line 1: two columns are needed: files and labels")
-            if column is not None and column not in head[1:]:
-                known = ", ".join(head[1:])
-                raise ValueError(f"{path}: there is no column {column!r}; the columns are {known}")
-            place = 1 if column is None else head.index(column)
-            start = reader.line_num + 1
             for row in reader:
-                if row:
-                    if len(row) != len(head):
-                        raise FormatError(
-                            f"{path}: line {start}: {len(row)} values in {len(head)} columns"
-                        )
-                    names.append(row[0])
-                    labels.append(row[place].strip())
-                    lines.append(start)
-                    if not labels[-1] or os.path.isabs(row[0]) or ".." in row[0].split("/"):
-                        what = "the label is missing" if not labels[-1] else f"a path {row[0]!r}"
-                        raise FormatError(f"{path}: line {start}: {what}")
-                start = reader.line_num + 1
+                if row or line == 1:
+                    yield line, row
+                line = reader.line_num + 1
         except (csv.Error, UnicodeDecodeError) as error:
             raise FormatError(f"{path}: line {reader.line_num}: {error}") from error
-    return names, labels, np.array(lines, np.int64)
+    if line == 1:
+        yield 1, []
+
+
+def _label_place(path: str, row: list[str], column: str | None, has_no_names: bool) -> int:
+    """Which column has the labels, as the first row says."""
+    if column is None:
+        return 1
+    if has_no_names:
+        what = f"line 1 names the image {row[0]!r}, and no columns"
+        raise ValueError(f"{path}: there is no column {column!r}: {what}")
+    if column not in row[1:]:
+        known = ", ".join(row[1:])
+        raise ValueError(f"{path}: there is no column {column!r}; the columns are {known}")
+    return row.index(column)
 
 
 def _values(texts: list[str]) -> tuple[Array, tuple[str, ...]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,8 @@ _NAMES = "int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 floa
 _NUMBERS: dict[str, np.dtype[Any]] = {name: np.dtype(name) for name in _NAMES.split()}
 _NUMBERS["int"] = np.dtype("int64")
 _IMAGES = frozenset(["jpeg", "png"])
-_PLAIN = frozenset(["str", "bytes", "json"]) | _IMAGES
+_TEXT_NUMBERS: dict[str, Callable[[str], int | float]] = {"str_int": int, "str_float": float}
+_PLAIN = frozenset(["str", "bytes", "json", *_TEXT_NUMBERS]) | _IMAGES
 # What stands before an array for its dtype: the bits, and 1 for signed integers or 2 for floats.
 _ARRAY_DTYPES = {
     8 * dtype.itemsize + "uif".index(dtype.kind): dtype
@@ -83,6 +84,8 @@ class MdsDecoder(Decoder):
 def _value(encoding: str, content: bytes) -> Any:
     if encoding in _NUMBERS:
         return np.frombuffer(content, _NUMBERS[encoding].newbyteorder("<"), 1)[0]
+    if encoding in _TEXT_NUMBERS:
+        return _TEXT_NUMBERS[encoding](content.decode("utf-8"))
     if encoding == "str":
         return content.decode("utf-8")
     if encoding in _IMAGES:
