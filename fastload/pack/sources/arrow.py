@@ -21,6 +21,7 @@ from fastload.pack.sources.batches import (
     damage,
     open_batches,
 )
+from fastload.pack.sources.hive import Partitions
 from fastload.pack.sources.kind import RAGGED, Kind, library
 from fastload.pack.sources.wanted import ALL, Wanted
 
@@ -87,7 +88,8 @@ def open_arrow(
         first = schema if first is None else first
         check_same(file, schema, paths[0], first, wanted)
         units += found
-    return open_batches("arrow", ArrowReader(), units, first, ragged=ragged, wanted=wanted)
+    reader, first = Partitions.of(inventory).added_to(ArrowReader(), first, paths[0], wanted)
+    return open_batches("arrow", reader, units, first, ragged=ragged, wanted=wanted)
 
 
 def _saved(inventory: Inventory) -> list[str]:

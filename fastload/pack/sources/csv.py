@@ -16,6 +16,7 @@ from fastload.pack.inventory import Inventory, Names
 from fastload.pack.sources.batches import BatchesSource, Reader, Unit, open_batches
 from fastload.pack.sources.csv_rows import CsvText
 from fastload.pack.sources.csv_types import ColumnTypes
+from fastload.pack.sources.hive import Partitions
 from fastload.pack.sources.kind import DTYPES, ENCODING, Kind, Option, library
 from fastload.pack.sources.text_encoding import encoding_named, not_utf8
 from fastload.pack.sources.unpacked import drop_half_read, or_compressed, plain_name, text_files
@@ -138,6 +139,13 @@ def open_csv(
     """
     pyarrow = library("pyarrow", "parquet")
     paths = text_files(inventory)
+    partitions = Partitions.of(inventory)
+
+    def read_of(names: Sequence[str]) -> Wanted:
+        """What is read of the files: a column in any case, which tells how many rows there are."""
+        left = wanted.without(partitions.names)
+        return Wanted(tuple(names[:1])) if left.names == () else left
+
     encoding = encoding_named(encoding)
     text = CsvText(
         _delimiter(delimiter, paths[0]),
@@ -162,7 +170,7 @@ def open_csv(
                 continue
             if types is None:
                 try:
-                    types = ColumnTypes.of(reader, _head(text, unit), given, wanted)
+                    types = ColumnTypes.of(reader, _head(text, unit), given, read_of(names))
                 finally:
                     drop_half_read((file,))  # an error would leave it open
             table = reader.parse(content, types.by_name, unit)
@@ -172,17 +180,21 @@ def open_csv(
             first, number = first + rows, number + 1
     if not names:
         raise FormatError(f"{paths[0]}: there is no line of column names")
-    wanted.check(names)
+    wanted.check([*names, *partitions.names])
     known = types.by_name if types is not None else {}
-    read = [(name, known.get(name, pyarrow.string())) for name in names if wanted.takes(name)]
+    taken = read_of(names)
+    read = [(name, known.get(name, pyarrow.string())) for name in names if taken.takes(name)]
     shaping: dict[str, Any] = {} if encoding is None else {"encoding": encoding}
     if given:
         shaping["dtypes"] = {name: str(dtype) for name, dtype in given.items()}
+    partitioned, schema = partitions.added_to(
+        replace(reader, types=tuple(read)), pyarrow.schema(read), paths[0], wanted
+    )
     return open_batches(
         "csv",
-        replace(reader, types=tuple(read)),
+        partitioned,
         units,
-        pyarrow.schema(read),
+        schema,
         shaping=shaping,
         wanted=wanted,
         guessed=[name for name, _ in read if name not in given],

@@ -38,6 +38,7 @@ from fastload.pack.sources import (
 from fastload.pack.sources.arrays import open_arrays
 from fastload.pack.sources.base import Source
 from fastload.pack.sources.frames import is_frame, open_frame
+from fastload.pack.sources.hive import Partitions
 from fastload.pack.sources.kind import DTYPES, Kind, Option
 from fastload.pack.sources.mapstyle import Held, open_samples
 from fastload.pack.sources.wanted import ALL, Wanted
@@ -70,6 +71,7 @@ OPTIONS: dict[str, Option] = {option.name: option for kind in KINDS for option i
 """All options of kinds; those of several kinds mean the same for each."""
 
 _BY_NAME = {kind.name: kind for kind in KINDS}
+_TABLES = (parquet.KIND, arrow.KIND, csv.KIND)  # that have columns in the names of folders
 _PREDOMINANT = 10  # times as many files as of the next kind: the others are strays
 _DATASET_NAME = re.compile(r"[^\W\d][\w.]*:[^\W\d][\w.]*")
 
@@ -126,7 +128,11 @@ def open_source(
     if inventory.is_folder and chosen is not imagefolder.KIND:
         inventory.check_splits()
     opened: Source = chosen.open(inventory, wanted=wanted, **given)
-    return replace(opened, reason=reason, leftovers=inventory.leftovers())
+    notices = opened.notices
+    if chosen not in _TABLES and (names := Partitions.of(inventory).names):
+        what = f"the names of folders such as {names[0]}=... are not read as columns"
+        notices = (*notices, f"{what}: {chosen.name} has none")
+    return replace(opened, reason=reason, notices=notices, leftovers=inventory.leftovers())
 
 
 def _check_options(kind: str, given: dict[str, Any], used: tuple[Option, ...]) -> None:

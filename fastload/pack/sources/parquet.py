@@ -16,6 +16,7 @@ from fastload.pack.sources.batches import (
     damage,
     open_batches,
 )
+from fastload.pack.sources.hive import Partitions
 from fastload.pack.sources.kind import RAGGED, Kind, library
 from fastload.pack.sources.wanted import ALL, Wanted
 
@@ -50,7 +51,8 @@ def open_parquet(
 ) -> BatchesSource:
     """The rows of a file, or of the `.parquet` and `.pq` files below a folder in natural order.
 
-    A sample is a dict with a key for each column; structs are dicts in it.
+    A sample is a dict with a key for each column; structs are dicts in it. The names of folders
+    such as `cls=0` are columns, too.
 
     Args:
         inventory: The file or folder.
@@ -82,9 +84,11 @@ def open_parquet(
             )
     rows = sum(unit.rows for unit in units)
     row_bytes = size // max(rows, 1)
+    partitions = Partitions.of(inventory)
+    reader, first = partitions.added_to(ParquetReader(), first, paths[0], wanted)
     return open_batches(
         "parquet",
-        ParquetReader(),
+        reader,
         units,
         first,
         ragged=ragged,

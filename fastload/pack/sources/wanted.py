@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,6 +49,12 @@ class Wanted:
     def takes(self, field: str) -> bool:
         """Whether a field, or everything in a container, is read."""
         return self.names is None or any(_is_in(field, name) for name in self.names)
+
+    def without(self, fields: Collection[str]) -> Wanted:
+        """The same but for some fields, which come from elsewhere; perhaps none are left."""
+        if self.names is None:
+            return self
+        return Wanted(tuple(name for name in self.names if name not in fields))
 
     def enters(self, container: str) -> bool:
         """Whether something in a container is read."""
