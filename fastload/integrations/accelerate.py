@@ -11,6 +11,7 @@ from accelerate.data_loader import DataLoaderShard, SkipBatchSampler
 from fastload.batch_collate import BatchCollate
 from fastload.loader import FastLoader
 from fastload.order import KeyedSampler
+from fastload.transforms import is_random
 from fastload.weighted import is_own
 
 _ARGUMENTS = frozenset(inspect.signature(FastLoader.__init__).parameters) - {"self", "shuffle"}
@@ -153,9 +154,15 @@ def skip_first_batches(loader: Any, num_batches: int = 0) -> Any:
         A loader that begins so much later. For what `prepare` made of a loader with `seed=` it is
         `loader` itself, whose next epoch (and only that) begins there, at no cost. For a FastLoader
         it is another one over the same sampler.
+
+    Raises:
+        ValueError: the loader has random transforms, and no seeded order whose epoch is known.
     """
     if isinstance(loader, FastLoader) and not isinstance(loader, DataLoaderShard):
+        _check_random(loader)
         return _over(loader, SkipBatchSampler(loader.batch_sampler, num_batches))
+    if type(loader) is Shard:
+        _check_random(loader.base_dataloader)
     if not isinstance(loader, KeyedShard):
         skipped = accelerate.skip_first_batches(loader, num_batches)
         return _with_engine(skipped, loader.base_dataloader) if type(loader) is Shard else skipped
@@ -163,6 +170,14 @@ def skip_first_batches(loader: Any, num_batches: int = 0) -> Any:
     samples = state["samples"] + num_batches * loader.total_batch_size
     loader.load_state_dict(state | {"samples": min(samples, sampler.positions)})
     return loader
+
+
+def _check_random(loader: FastLoader[Any]) -> None:
+    if is_random(loader.transforms) and not is_own(loader.sampler):
+        raise ValueError(
+            "random transforms depend on the epoch, which this loader does not know after a "
+            "restart: give FastLoader seed= and no sampler, or save and load its state"
+        )
 
 
 def _check_tail(sampler: Any) -> None:

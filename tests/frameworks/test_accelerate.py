@@ -191,6 +191,15 @@ def test_skip_first_batches_begins_later(make: Callable[[], Any]) -> None:
     assert numbers_of(accelerate.skip_first_batches(again.loader, 4)) == whole[4:]
 
 
+def test_skipping_refuses_random_transforms_whose_epoch_is_not_known() -> None:
+    run = Run(FastLoader(**transformed("fixed"), batch_size=BATCH, shuffle=True))
+    for loader in (run.loader, run.loader.base_dataloader):
+        with pytest.raises(ValueError, match="give FastLoader seed="):
+            integration.skip_first_batches(loader, 2)
+    with pytest.raises(RuntimeError, match="random transforms depend on"):
+        next(iter(accelerate.skip_first_batches(run.loader, 2)))
+
+
 def test_plain_prepare_says_what_it_costs() -> None:
     reset()
     accelerator = accelerate.Accelerator(cpu=True)
