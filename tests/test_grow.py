@@ -119,7 +119,7 @@ def test_images_are_appended_and_counted(tmp_path: Path) -> None:
         ({"x": np.zeros((3, 2), "i4"), "t": texts(0, 3), "y": np.zeros(3)}, '"int64" -> "int32"'),
         ({"x": np.zeros((3, 4), int), "t": texts(0, 3), "y": np.zeros(3)}, "shape[0]: 2 -> 4"),
         ({"x": np.zeros((3, 2), int), "t": texts(0, 3)}, "fields.y: {"),
-        ({"t": texts(0, 3), "x": np.zeros((3, 2), int), "y": np.zeros(3)}, "order of fields[0]"),
+        (({"t": texts(0, 3)}, np.zeros((3, 2), int), np.zeros(3)), "structure"),
         ({"x": np.zeros((3, 2), int), "t": [b"a", b"", b"c"], "y": np.zeros(3)}, "fields.t"),
         (
             {"x": np.zeros((0, 2), int), "t": np.zeros((0, 2)), "y": np.zeros(0)},

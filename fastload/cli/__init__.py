@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any
 
-from fastload.cli.text import INTERRUPTED, complain, explained
+from fastload.cli.text import INTERRUPTED, complain, explained, write_all_text
 
 Run = Callable[[argparse.Namespace], int]
 
@@ -53,6 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser, run = _parser(next((word for word in words if not word.startswith("-")), ""))
     parsed = parser.parse_args(words)
     parsed.words = words
+    write_all_text()
     try:
         return run(parsed)
     except KeyboardInterrupt:

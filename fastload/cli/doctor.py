@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     _put(report, arguments, show.show)
     if arguments.html:
-        arguments.html.write_text(show.page(report))
+        arguments.html.write_text(show.page(report), encoding="utf-8")
     return 0
 
 

@@ -156,7 +156,10 @@ def _show(facts: dict[str, Any]) -> None:
     table = Table("field", "dtype", "shape", "bytes")
     for field in facts["fields"]:
         name = Text(printable(field["name"]))
-        dtype = Text(field.get("logical") or field["dtype"])
+        is_guessed = field["name"] in facts.get("source", {}).get("guessed", ())
+        dtype = Text(
+            f"{field.get('logical') or field['dtype']}{' (guessed)' if is_guessed else ''}"
+        )
         mean = "" if field["kind"] == "fixed" else " on average"
         table.add_row(name, dtype, _shape(field), f"{field['bytes']:,}{mean}")
     console.print(table)

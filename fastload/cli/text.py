@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 
 INTERRUPTED = 130
 """The exit code after Ctrl-C."""
+
+
+def write_all_text() -> None:
+    """Lets stdout and stderr write out what their encoding lacks, as in an ASCII locale."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")
 
 
 def complain(message: str, code: int) -> int:

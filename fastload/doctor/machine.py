@@ -52,7 +52,7 @@ def file_system(path: str) -> dict[str, Any]:
     best, kind, source = "", "unknown", ""
     real = os.path.realpath(path)
     with contextlib.suppress(OSError):
-        for line in Path("/proc/self/mounts").read_text().splitlines():
+        for line in Path("/proc/self/mounts").read_text("utf-8", "surrogateescape").splitlines():
             device, mount, name = line.split()[:3]
             inside = real == mount or real.startswith(mount.rstrip("/") + "/")
             if inside and len(mount) >= len(best):

@@ -12,6 +12,7 @@ from typing import Any
 
 from fastload import _core
 from fastload.formats.extents import Field
+from fastload.formats.fields import TEXT
 from fastload.formats.manifest import Leftover, Manifest, Skipped
 from fastload.formats.packed import MANIFEST, read_manifest
 from fastload.pack.folder import SHARD_FILE, OutputFolder, files_of
@@ -38,6 +39,7 @@ from fastload.pack.sources.checks import check_counts
 
 WRITER = f"fastload {_core.__version__}"
 COMPLETE = "it was complete already"
+_MOST_GUESSED = 20  # in a notice
 
 
 @dataclass(frozen=True)
@@ -207,7 +209,7 @@ def pack(
             folder.check_inputs(chosen.paths())
         check_travels(chosen, by)
         plan = Plan.of(chosen, shard_size, SHARD_FILE, splits)
-        notices = [*chosen.notices, *_about_splits(chosen, plan, shuffle)]
+        notices = [*notices_of(chosen), *_about_splits(chosen, plan, shuffle)]
         if dry_run:
             ranges = split_rows(splits, plan.rows)
             size = plan.file_bytes
@@ -250,6 +252,7 @@ def _write(
     progress: Callable[[Progress], None] | None,
 ) -> tuple[Manifest, list[str]]:
     """Writes all; gives notices, too."""
+    guessed = [field.name for field in plan.fields if field.name in source.guessed]
     described, stamp = plan.describe(), stamp_of(source)
     noted = {"task": "pack", **described, "stamp": stamp, "files": [SHARD_FILE]}
     folder.begin(noted, None, resume=resume)
@@ -262,12 +265,29 @@ def _write(
         group.dataset,
         outcome.classes,
         outcome.skipped,
-        plan.source,
+        {**plan.source, **({"guessed": guessed} if guessed else {})},
         splits=split_rows(plan.splits, outcome.rows),
         leftovers=source.leftovers,
     )
     folder.commit(manifest, WRITER)
     return manifest, _about_changes(source, stamp)
+
+
+def notices_of(source: Source) -> list[str]:
+    """What the user should know about an input, also which dtypes were guessed."""
+    guessed = [
+        f"{field.name} {'text' if field.logical == TEXT else field.logical or field.dtype}"
+        for field in source.fields
+        if field.name in source.guessed
+    ]
+    if not guessed:
+        return list(source.notices)
+    more = f" and {len(guessed) - _MOST_GUESSED} more" if len(guessed) > _MOST_GUESSED else ""
+    listed = ", ".join(guessed[:_MOST_GUESSED])
+    return [
+        *source.notices,
+        f"dtypes guessed from the text: {listed}{more}; --dtypes NAME=DTYPE (dtypes=) says others",
+    ]
 
 
 def _about_changes(source: Source, stamp: dict[str, Any]) -> list[str]:

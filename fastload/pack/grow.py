@@ -16,11 +16,11 @@ from fastload.formats.fields import as_written, schema
 from fastload.formats.manifest import Classes, Manifest, Shards, merged_leftovers
 from fastload.formats.packed import read_manifest
 from fastload.formats.shard import check_fields
-from fastload.pack.convert import COMPLETE, WRITER, PackReport, report_on
+from fastload.pack.convert import COMPLETE, WRITER, PackReport, notices_of, report_on
 from fastload.pack.folder import OutputFolder
 from fastload.pack.opening import open_input
 from fastload.pack.plan import SHARD_BYTES, Plan, differences, digest, stamp_of
-from fastload.pack.select import Renamed, Selection
+from fastload.pack.select import Renamed, Selection, in_order_of
 from fastload.pack.shards import (
     Group,
     Outcome,
@@ -94,6 +94,7 @@ def append(
         if run.is_done():
             folder.finish()
             return report_on(folder.path, manifest, [COMPLETE], opened)
+        opened = in_order_of(opened, manifest.fields, manifest.structure)
         _check_alike(opened, manifest, folder.path)
         splits = _grown_splits(manifest, opened.rows, split)
         outcomes = run.write(_by_group(opened, manifest), by, progress)
@@ -113,7 +114,7 @@ def append(
             leftovers=merged_leftovers([*manifest.leftovers, *opened.leftovers]),
             splits=splits,
         )
-        notices = list(opened.notices)
+        notices = notices_of(opened)
         if splits and split is None:
             notices.append("the new samples are in no split; --split NAME (split=) names theirs")
         return replace(run.commit(grown, rows), skipped=skipped, notices=tuple(notices))
@@ -191,7 +192,7 @@ def add_column(
             class_fields={**manifest.class_fields, **outcomes[0].classes},
             leftovers=merged_leftovers([*manifest.leftovers, *opened.leftovers]),
         )
-        return replace(run.commit(grown, opened.rows), notices=opened.notices)
+        return replace(run.commit(grown, opened.rows), notices=tuple(notices_of(opened)))
 
 
 @dataclass(frozen=True)

@@ -228,6 +228,18 @@ def _picked(source: Source, wanted: Wanted) -> Source:
     return _Picked(**_like(source) | changed, inner=of, columns=tuple(places), each=each)
 
 
+def in_order_of(source: Source, fields: Sequence[Field], structure: Structure) -> Source:
+    """The source with its fields in the order of others, if its dicts differ in nothing else."""
+    own, names = ([field.name for field in of] for of in (source.fields, fields))
+    same = map_leaves(own.__getitem__, source.structure) == map_leaves(names.__getitem__, structure)
+    if own == names or not same:
+        return source
+    columns = tuple(own.index(name) for name in names)
+    changed = {"fields": tuple(source.fields[n] for n in columns), "structure": structure}
+    each = max(source.rows, 1)
+    return _Picked(**_like(source) | changed, inner=source, columns=columns, each=each)
+
+
 def _kept(structure: Structure, columns: Sequence[int]) -> Structure:
     return map_leaves(columns.index, pruned(structure, lambda leaf: leaf in columns))
 
@@ -249,6 +261,7 @@ class Renamed(_Wrapper):
         changed = {
             "fields": tuple(dataclasses.replace(f, name=renamed(f.name)) for f in source.fields),
             "classes": {renamed(field): of for field, of in source.classes.items()},
+            "guessed": tuple(map(renamed, source.guessed)),
         }
         return cls(**_like(source) | changed, inner=source, name=name)
 
@@ -358,5 +371,7 @@ def _cast(source: Source, casts: dict[str, str], option: str) -> Source:
         for field in source.fields
     )
     before, after = (sum(f.row_bytes for f in of if f.ragged) for of in (source.fields, fields))
-    changed = {"fields": fields, "ragged_bytes": source.ragged_bytes * after // max(before, 1)}
+    guessed = tuple(name for name in source.guessed if name not in casts)
+    mean = source.ragged_bytes * after // max(before, 1)
+    changed = {"fields": fields, "ragged_bytes": mean, "guessed": guessed}
     return _Cast(**_like(source) | changed, inner=source, casts=casts, option=option)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+import sys
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,7 @@ import pytest
 from reports.prelude import packed, put, tar
 
 import fastload
+from fastload.cli import main
 
 pytest.importorskip("pyarrow")
 
@@ -102,3 +105,76 @@ def test_zip_codes_keep_their_zeros() -> None:
 def test_members_that_are_not_asked_for_are_not_decoded() -> None:
     tar("t.tar", [("0.cls", b"1"), ("0.png", b"no image")])
     assert packed("t.tar", fields=["cls"]) == [{"cls": 1}]
+
+
+@pytest.mark.parametrize("command", ["info", "head", "pack"])
+def test_commands_print_in_an_ascii_locale(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    put("c.csv", "caf\xe9\nna\xefve\n".encode())
+    packed("c.csv")
+    printed = io.BytesIO()
+    for name in ("stdout", "stderr"):
+        stream = io.TextIOWrapper(printed, "ascii", write_through=True)
+        monkeypatch.setattr(sys, name, stream)
+    words = ["c.csv", "new"] if command == "pack" else ["out"]
+    assert main([command, *words]) == 0
+    assert rb"caf\xe9" in printed.getvalue()
+
+
+def test_guessed_dtypes_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    put("c.csv", b"zip,n,x\n02139,1,2.5\n")
+    report = fastload.pack("c.csv", "out", dtypes={"n": "int16"})
+    assert "dtypes guessed from the text: zip text, x float64; --dtypes" in report.notices[-1]
+    assert main(["info", "out"]) == 0
+    shown = capsys.readouterr().out
+    assert "utf8 (guessed)" in shown
+    assert "float64 (guessed)" in shown
+    assert "int16 (guessed)" not in shown
+
+
+def test_files_and_appends_may_differ_in_the_order_of_columns_and_their_layouts() -> None:
+    pa = pytest.importorskip("pyarrow")
+    pq = pytest.importorskip("pyarrow.parquet")
+    os.mkdir("in")
+    inner = pa.struct([("p", pa.int64()), ("q", pa.int64())])
+    pq.write_table(
+        pa.table({"a": [1], "b": ["x"], "s": pa.array([{"p": 1, "q": 2}], inner)}), "in/0.parquet"
+    )
+    schema = pa.schema(
+        [
+            ("s", pa.struct([("q", pa.int64()), ("p", pa.int64())])),
+            pa.field("b", pa.dictionary(pa.int8(), pa.large_string())),
+            pa.field("a", pa.int64(), nullable=False),
+        ]
+    )
+    rows = [{"s": {"q": 4, "p": 3}, "b": "y", "a": 2}]
+    pq.write_table(pa.Table.from_pylist(rows, schema), "in/1.parquet")
+    want = [{"a": 1, "b": "x", "s": {"p": 1, "q": 2}}, {"a": 2, "b": "y", "s": {"p": 3, "q": 4}}]
+    assert packed("in") == want
+    fastload.pack("in/0.parquet", "grown")
+    fastload.append("in/1.parquet", "grown")
+    assert [fastload.open("grown")[row] for row in range(2)] == want
+    put("new.csv", b"b,a\nz,9\n")
+    fastload.pack({"a": np.arange(2), "b": ["u", "v"]}, "plain")
+    fastload.append("new.csv", "plain")
+    assert fastload.open("plain")[2] == {"a": 9, "b": "z"}
+    pq.write_table(pa.table({"a": pa.array([1], pa.int32()), "b": ["x"]}), "in/2.parquet")
+    assert "'a' is int64 in the first and int32 in the second" in refused_in("in", fields=["a"])
+    assert "0.parquet has 's'" in refused_in("in", fields=["b", "s"])
+
+
+def refused_in(source: str, **options: Any) -> str:
+    with pytest.raises(ValueError, match="differ in their columns") as raised:
+        fastload.pack(source, "no", **options)
+    return str(raised.value)
+
+
+def test_a_frame_is_packed_as_a_table() -> None:
+    pandas = pytest.importorskip("pandas")
+    assert packed(pandas.DataFrame({"x": [1, 2], "t": ["a", "b"]}))[1] == {"x": 2, "t": "b"}
+
+
+def test_commands_that_install_packages_name_these(monkeypatch: pytest.MonkeyPatch) -> None:
+    put("x.jsonl", b'{"text": "a"}\n')
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    with pytest.raises(ImportError, match="pip install tokenizers"):
+        fastload.pack("x.jsonl", "out", tokenizer="x.jsonl")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,11 +18,14 @@ from fastload.formats.files import AnyPath, file_source
 from fastload.pack.inventory import Inventory, Names
 from fastload.pack.sources import images
 from fastload.pack.sources.base import Array
+from fastload.pack.sources.exact import changed
 from fastload.pack.sources.images import ENCODED, RESIZE, BadRecordError, size_and_shaping
 from fastload.pack.sources.kind import Kind, Option
 from fastload.pack.sources.leaves import Leaf
 from fastload.pack.sources.records import OpenFiles, Records, RecordsSource, open_records
 from fastload.pack.sources.wanted import ALL, Wanted
+
+_ZERO_LED = re.compile(r"[+-]?0[0-9]+")
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,6 +140,8 @@ def open_imagelist(
         values, classes = _values(texts)
     except OverflowError as error:
         raise FormatError(f"{table}: a label exceeds int64") from error
+    except ValueError as error:
+        raise FormatError(f"{table}: {error}") from None
     names = list(map(os.path.normpath, names))
     found = tuple(name if name in inventory.paths else stems.get(name, name) for name in names)
     inventory.not_read(sorted(here - set(found)), "an image without a label")
@@ -145,7 +151,7 @@ def open_imagelist(
     )
     if label_column is not None:
         shaping["label_column"] = label_column
-    return open_records(
+    opened = open_records(
         "imagelist",
         records,
         strict=strict,
@@ -154,6 +160,7 @@ def open_imagelist(
         classes={"label": classes} if classes else {},
         shaping=shaping,
     )
+    return replace(opened, guessed=() if classes else ("label",))
 
 
 def _read_table(
@@ -209,13 +216,20 @@ def _label_place(path: str, row: list[str], column: str | None, has_no_names: bo
 
 
 def _values(texts: list[str]) -> tuple[Array, tuple[str, ...]]:
-    """Labels as numbers, and the names of classes if they are such."""
-    for kind in (int, float):
+    """Labels as numbers, and the names of classes if they are such, as `007` is.
+
+    Raises:
+        ValueError: float64 does not hold a number as it is written.
+    """
+    for kind in () if any(map(_ZERO_LED.fullmatch, texts)) else (int, float):
         try:
             numbers = list(map(kind, texts))
-            return np.array(numbers, np.int64 if kind is int else np.float64), ()
         except ValueError:
             continue
+        for text in texts if kind is float else ():
+            if (reason := changed(text)) is not None:
+                raise ValueError(f"the label {text} {reason}")
+        return np.array(numbers, np.int64 if kind is int else np.float64), ()
     names = tuple(sorted(set(texts)))
     places = {name: number for number, name in enumerate(names)}
     return np.array([places[text] for text in texts], np.int64), names
