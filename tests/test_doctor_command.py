@@ -47,7 +47,7 @@ def test_command_runs_a_script_unchanged(
     assert report["schema"] == 2
     assert report["confidence"]["level"] in ("high", "medium", "low")
     [rank] = report["ranks"]
-    assert set(rank["loads"]) == {"real", "cached"}
+    assert set(rank["loads"]) == {"real", "cached", "whole"}
     assert rank["loading"]["fetch_ms"] > 0
     assert rank["batch_bytes"] == 8
     assert well_formed(page.read_text()).count("svg") == 1

@@ -37,7 +37,7 @@ LOADER = {
     "persistent_workers": True,
     "on_device": False,
 }
-LOADING = {"fetch_ms": 9.0, "collate_ms": 1.0, "cpu_ms": 10.0}
+LOADING = {"fetch_ms": 9.0, "collate_ms": 1.0, "cpu_ms": 10.0, "queued_ms": 0.0}
 
 
 def phase(step: float, wait: float = 0.0, spread: float = 0.0, steps: int = 40) -> dict[str, Any]:
@@ -173,6 +173,23 @@ def test_a_dataset_that_computes_is_given_no_more_workers_than_there_are_idle_cp
     assert "num_workers" not in advice(slow_loading(loader={"num_workers": 8}))
 
 
+def test_a_dataset_that_waits_for_a_cpu_does_not_sleep() -> None:
+    starved = {"cpu_ms": 2.0, "queued_ms": 8.0}
+    busy = {"idle_cores": 0.0, "others": 0.9}
+    assert "num_workers" not in advice(slow_loading(loading=starved, load=busy))
+    unknown = starved | {"queued_ms": None}
+    assert "num_workers" not in advice(slow_loading(loading=unknown, load=busy))
+
+
+def test_loading_that_takes_no_time_is_not_what_is_waited_for() -> None:
+    rank = slow_loading(
+        loading={"fetch_ms": 0.1, "collate_ms": 0.1}, loader={"persistent_workers": False}
+    )
+    assert advice(rank | {"epochs": 5}).splitlines() == [
+        "persistent_workers=True: processes are not started again in each epoch"
+    ]
+
+
 def test_cold_data_are_read_in_blocks_only_if_native() -> None:
     cold = {"storage_bytes": 40 << 20}
     native = {"native": True, "num_workers": 8}
@@ -237,7 +254,8 @@ def ranks(draw: st.DrawFn) -> list[dict[str, Any]]:
             "storage_bytes": draw(st.none() | st.integers(0, 1 << 30)),
             "throttled": draw(st.booleans()),
         }
-        times = {"fetch_ms": MILLISECONDS, "collate_ms": MILLISECONDS, "cpu_ms": MILLISECONDS}
+        parts = ("fetch_ms", "collate_ms", "cpu_ms", "queued_ms")
+        times = dict.fromkeys(parts, MILLISECONDS)
         rank["loading"] = draw(st.none() | st.fixed_dictionaries(times))
         rank["loader"] |= {
             "native": draw(st.booleans()),
@@ -296,9 +314,12 @@ def test_no_advice_is_given_that_the_numbers_exclude(found: list[dict[str, Any]]
         assert int(wanted[1]) > loader["num_workers"]
         assert not load["throttled"]
         took = loading and loading["fetch_ms"] + loading["collate_ms"]
-        if not took or took < 0.5 or loading["cpu_ms"] >= took / 2:
+        if not took or took < 0.5 or loading["cpu_ms"] + loading["queued_ms"] >= took / 2:
             assert int(wanted[1]) <= 8
             assert int(wanted[1]) - loader["num_workers"] <= load["idle_cores"] + 0.5
+    if "pack this" in text or "collate_fn" in text or wanted:
+        took = loading and loading["fetch_ms"] + loading["collate_ms"]
+        assert not loading or took >= 0.25 * rank["phases"]["real"]["wait_ms"]
     if "pack this" in text:
         assert not loader["native"]
         took = loading and loading["fetch_ms"] + loading["collate_ms"]

@@ -9,6 +9,7 @@ _MOST = 3  # pieces of advice
 _OTHERS = 0.3  # of all CPU time
 _COLD_BYTES = 1 << 20
 _COLD_SHARE = 0.05  # of the batches' bytes
+_EXPLAINS = 0.25  # of the waiting
 _KNOWN_MS = 0.5  # of loading a batch, below which its parts are not known
 _SMALL_LOCK = 64 << 20
 
@@ -23,8 +24,10 @@ class Evidence(NamedTuple):
         throttled: The cgroup's quota stopped the process.
         cold_bytes_per_s: That the training read from storage, if that is a notable part of its
             batches, else 0.
-        sleeps: Loading waits (sleeps, reads from afar) for most of its time; None: not known.
+        sleeps: Loading waits (sleeps, reads from afar) for most of its time, and not for a CPU;
+            None: not known.
         collates: Share of loading that is the collate_fn's; None: not known.
+        explains: Fetching and collating take long enough to be what is waited for; None: not known.
         starts_epochs: The loader began epochs while batches were real.
     """
 
@@ -35,31 +38,42 @@ class Evidence(NamedTuple):
     cold_bytes_per_s: float
     sleeps: bool | None
     collates: float | None
+    explains: bool | None
     starts_epochs: bool
 
     @classmethod
     def of(cls, rank: dict[str, Any], machine: dict[str, Any]) -> Evidence:
         """Reads it from a rank's figures."""
         load = rank["loads"].get("real", {})
+        whole = rank["loads"].get("whole", {})
         loading = rank["loading"]
         cores = machine["quota_cores"] or machine["cores"]
-        sleeps = collates = None
+        sleeps = collates = explains = None
         took = loading["fetch_ms"] + loading["collate_ms"] if loading is not None else 0.0
-        if took >= _KNOWN_MS:
-            sleeps, collates = loading["cpu_ms"] < 0.5 * took, loading["collate_ms"] / took
+        if loading is not None:
+            explains = took >= _EXPLAINS * rank["phases"]["real"]["wait_ms"]
+        if loading is not None and took >= _KNOWN_MS:
+            collates = loading["collate_ms"] / took
+            if loading["queued_ms"] is not None:
+                sleeps = took - loading["cpu_ms"] - loading["queued_ms"] > 0.5 * took
         read = load.get("storage_bytes") or 0
         delivered = rank["batch_bytes"] * rank["phases"]["real"]["steps"]
         is_cold = read >= max(_COLD_BYTES, _COLD_SHARE * delivered)
         return cls(
             granted=max(1, int(cores // machine["ranks_on_host"])),
-            idle_cores=load.get("idle_cores"),
-            others=load.get("others"),
+            idle_cores=_first(load.get("idle_cores"), whole.get("idle_cores")),
+            others=_first(load.get("others"), whole.get("others")),
             throttled=load.get("throttled", False),
             cold_bytes_per_s=read / load["seconds"] if is_cold else 0.0,
             sleeps=sleeps,
             collates=collates,
+            explains=explains,
             starts_epochs=rank["epochs"] > 0,
         )
+
+
+def _first(value: float | None, other: float | None) -> float | None:
+    return other if value is None else value
 
 
 def advise(report: dict[str, Any]) -> list[str]:
@@ -101,10 +115,12 @@ def _data_advice(report: dict[str, Any], rank: dict[str, Any], evidence: Evidenc
         else:
             yield f"{where}: `fastload doctor PATH` measures how fast it is"
     wanted = more_workers(workers, evidence)
-    if wanted:
+    if wanted and evidence.explains is not False:
         each = "" if loader["map_style"] else "; each must give its own share (get_worker_info)"
         yield f"num_workers={wanted} instead of {workers}{each}"
-    if not native and (evidence.collates or 0.0) > 0.5:
+    if evidence.explains is False:
+        pass  # starting workers, or passing batches between processes, takes the time
+    elif not native and (evidence.collates or 0.0) > 0.5:
         yield (
             f"the collate_fn takes {evidence.collates:.0%} of the time that loading takes: make it "
             "faster, or let FastLoader's transforms do it"

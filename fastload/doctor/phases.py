@@ -82,12 +82,13 @@ class Probe:
         self.phase: str | None = None
         self.notes: list[str] = []
         self.device = torch.device("cpu")
-        self.loads: dict[str, dict[str, Any]] = {}  # of the machine, by phase
+        self.loads: dict[str, dict[str, Any]] = {}  # of the machine, by phase, and of the "whole"
         self.epochs = 0  # begun by the training's loader while batches were real
         self.batch_bytes = 0  # of a cached batch
-        self.loading: dict[str, float] | None = None
+        self.loading: dict[str, float | None] | None = None
         self._counters = counters
         self._before: Snapshot | None = None
+        self._started: Snapshot | None = None
         self.utilisation = Utilisation(self.device)  # of real batches
         self.on_finish: Callable[[], None] = lambda: None
         self._seen: dict[int, list[Any]] = {}  # loader, its batches, optimizer steps before them
@@ -115,6 +116,7 @@ class Probe:
                 model.require_backward_grad_sync = False
             return forward(model, *args, **kwargs)
 
+        self._started = self._counters()
         hook = register_optimizer_step_post_hook(self._stepped)
         DataLoader.__iter__ = over(stock)  # type: ignore[method-assign]
         FastLoader.__iter__ = over(fast)  # type: ignore[method-assign]
@@ -238,6 +240,8 @@ class Probe:
                 return self._enter(phase)
         if not self._ended:
             self._ended = True
+            if self._started is not None:
+                self.loads["whole"] = difference(self._started, self._counters())
             self._sample_loading()
             self.on_finish()
         raise Finished

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from pathlib import Path
 from typing import Any
 
 from torch.utils.data import IterableDataset
@@ -12,21 +13,23 @@ _BATCHES = 4
 _SECONDS = 1.0  # after which no other batch is begun
 
 
-def sample_loading(loader: Any) -> dict[str, float] | None:
+def sample_loading(loader: Any) -> dict[str, float | None] | None:
     """Loads a few batches in this process, without workers; None where that says nothing.
 
     Args:
         loader: A DataLoader. Of native data and of iterable datasets nothing is sampled.
 
     Returns:
-        Milliseconds per batch: `fetch_ms` and `collate_ms`, and `cpu_ms`, the CPU time of both.
+        Milliseconds per batch: `fetch_ms` and `collate_ms`, `cpu_ms`, the CPU time of both, and
+        `queued_ms`, in which this thread could run but no CPU was free; None if the kernel does not
+        say.
 
     Raises:
         Exception: what the dataset or the collate_fn raises.
 
     Example:
         >>> sorted(sample_loading(torch.utils.data.DataLoader(range(8))))
-        ['collate_ms', 'cpu_ms', 'fetch_ms']
+        ['collate_ms', 'cpu_ms', 'fetch_ms', 'queued_ms']
     """
     dataset = loader.dataset
     if getattr(loader, "is_native", False) or isinstance(dataset, IterableDataset):
@@ -35,7 +38,7 @@ def sample_loading(loader: Any) -> dict[str, float] | None:
         return None
     fetch_s = collate_s = 0.0
     count = 0
-    cpu, start = time.process_time(), time.perf_counter()
+    cpu, queued, start = time.process_time(), _queued_s(), time.perf_counter()
     for indices in itertools.islice(loader.batch_sampler, _BATCHES):
         begun = time.perf_counter()
         if hasattr(dataset, "__getitems__"):
@@ -51,7 +54,20 @@ def sample_loading(loader: Any) -> dict[str, float] | None:
             break
     if not count:
         return None
-    spent = (fetch_s, collate_s, time.process_time() - cpu)
-    return dict(
-        zip(("fetch_ms", "collate_ms", "cpu_ms"), (1e3 * s / count for s in spent), strict=True)
-    )
+    queued_ms = None
+    if queued is not None:
+        queued_ms = 1e3 * ((_queued_s() or queued) - queued) / count
+    return {
+        "fetch_ms": 1e3 * fetch_s / count,
+        "collate_ms": 1e3 * collate_s / count,
+        "cpu_ms": 1e3 * (time.process_time() - cpu) / count,
+        "queued_ms": queued_ms,
+    }
+
+
+def _queued_s() -> float | None:
+    """How long this thread has waited for a CPU so far; None if the kernel does not say."""
+    try:
+        return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return None

@@ -248,8 +248,7 @@ def _confidence(report: dict[str, Any], undecided: Sequence[str]) -> dict[str, A
         used = Range(min(others), max(others)).percent()
         text = f"other processes used {used} of the CPUs (load average {number(average, 2)})"
         (strong if max(others) >= 2 * BUSY else weak).append(text)
-    real = [rank["loads"].get("real", {}).get("others") for rank in report["ranks"]]
-    if None in real:
+    if not others:
         weak.append("how busy the machine was is not known")
     if any(load["throttled"] for load in loads):
         strong.append("the cgroup's quota stopped the process")
