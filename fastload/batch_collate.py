@@ -140,16 +140,16 @@ class BatchCollate:
         """The batch before its mask, on the CPU."""
         if self.layout is None or not (self.steps.transforms or collates_as_shipped()):
             return self.inner(samples)
-        who = self._who(samples)
-        if who.keyed is None and self._choices.is_random and len(samples):
+        ids = self._ids(samples)
+        if ids.keyed is None and self._choices.is_random and len(samples):
             raise RuntimeError(
                 "random transforms depend on the seed, the epoch and the index of each sample, "
-                f"which this loader does not pass on{_missing(who)}: {_HELPERS}"
+                f"which this loader does not pass on{_missing(ids)}: {_HELPERS}"
             )
         try:
-            return self._make(sample_arrays(samples, self.layout, self._choices, who), who)
+            return self._make(sample_arrays(samples, self.layout, self._choices, ids), ids)
         except (FormatError, RuntimeError) as error:
-            if not who.has_indices:
+            if not ids.has_indices:
                 add_note(error, "samples are counted within the batch: it came without indices")
             raise
 
@@ -172,15 +172,15 @@ class BatchCollate:
     def _mask(self, samples: Sequence[Any]) -> Mask:
         if self.real == "all":
             return np.ones(len(samples), np.bool_)
-        who = self._who(samples)
-        if who.keyed is None and len(samples):
+        ids = self._ids(samples)
+        if ids.keyed is None and len(samples):
             raise RuntimeError(
                 "tail='mask': which samples are real is known from the sampler's indices, which "
-                f"this loader does not pass on{_missing(who)}: {_HELPERS}"
+                f"this loader does not pass on{_missing(ids)}: {_HELPERS}"
             )
-        return np.array([index.is_real for index in who.keyed or ()], np.bool_)
+        return np.array([index.is_real for index in ids.keyed or ()], np.bool_)
 
-    def _who(self, samples: Sequence[Any]) -> BatchSamples:
+    def _ids(self, samples: Sequence[Any]) -> BatchSamples:
         return BatchSamples(samples if self.passes_keys else list(samples))
 
     def _check_worker(self) -> None:
@@ -204,7 +204,7 @@ def is_default(collate_fn: Any) -> bool:
     return inner_of(collate_fn) is default_collate
 
 
-def taken_apart(collate_fn: Any, steps: Steps) -> tuple[Any, Steps]:
+def split_collate_fn(collate_fn: Any, steps: Steps) -> tuple[Any, Steps]:
     """A given `collate_fn` without its steps, and all steps: also those of the arguments.
 
     Raises:
@@ -215,7 +215,7 @@ def taken_apart(collate_fn: Any, steps: Steps) -> tuple[Any, Steps]:
     return collate_fn.inner, steps.merged(collate_fn.steps)
 
 
-def handed_out(loader: Any, collate_fn: Any) -> Any:
+def public_collate_fn(loader: Any, collate_fn: Any) -> Any:
     """The `collate_fn` that a FastLoader shows.
 
     Args:
@@ -231,7 +231,7 @@ def handed_out(loader: Any, collate_fn: Any) -> Any:
     own = Steps(
         loader.transforms, loader.device, loader.batch_transform, loader.on_error, loader.verify
     )
-    inner, merged = taken_apart(collate_fn, own)
+    inner, merged = split_collate_fn(collate_fn, own)
     real = None if loader._is_iterable else _real(loader)
     if merged != own:
         raise ValueError(
@@ -287,9 +287,9 @@ def _refusal(loader: Any, extents: Extents | None) -> str | None:
     )
 
 
-def _missing(who: BatchSamples) -> str:
+def _missing(ids: BatchSamples) -> str:
     """Why indices carry no key, as far as it shows."""
-    if who.has_indices:
+    if ids.has_indices:
         return " (it has no sampler of a FastLoader with seed=, or a wrapper maps the indices)"
     return " (the dataset is not one of fastload's, or a wrapper hides it)"
 

@@ -21,7 +21,7 @@ from fastload.arguments import (
     warn_of_unused,
     with_keyed_sampler,
 )
-from fastload.batch_collate import Steps, handed_out, inner_of, taken_apart
+from fastload.batch_collate import Steps, inner_of, public_collate_fn, split_collate_fn
 from fastload.explain import describe, warn_of_slow_data, why_not_native
 from fastload.formats import checks
 from fastload.groups import Groups
@@ -155,7 +155,7 @@ class FastLoader(StatefulLoader[T_co]):
     ) -> None:
         steps = Steps(transforms, device, batch_transform, on_error, verify)
         given_collate = collate_fn
-        collate_fn, steps = taken_apart(collate_fn, steps)
+        collate_fn, steps = split_collate_fn(collate_fn, steps)
         transforms, device, batch_transform = steps.transforms, steps.device, steps.batch_transform
         on_error, verify = steps.on_error, steps.verify
         check_own(seed, shard, order, tail, sampler, io, device, batch_transform, static_buffers)
@@ -238,7 +238,7 @@ class FastLoader(StatefulLoader[T_co]):
                 f"{attr} attribute should not be set after {type(self).__name__} is initialized"
             )
         if attr == "collate_fn" and self.__dict__.get("_sealed"):
-            val = handed_out(self, val)
+            val = public_collate_fn(self, val)
         super().__setattr__(attr, val)
         if attr in ("device", "batch_transform") and self.__dict__.get("_sealed"):
             self.collate_fn = inner_of(self.collate_fn)

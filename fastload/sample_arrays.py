@@ -72,7 +72,7 @@ class BatchSamples:
 
 
 def sample_arrays(
-    samples: Sequence[Any], layout: Layout, chosen: Choices, who: BatchSamples
+    samples: Sequence[Any], layout: Layout, chosen: Choices, ids: BatchSamples
 ) -> list[Any]:
     """The arrays of a batch, field by field; see `batches.Arrays`.
 
@@ -82,7 +82,7 @@ def sample_arrays(
         samples: Of the batch, as the dataset returns them.
         layout: Of the dataset.
         chosen: What is done to its fields.
-        who: The same samples.
+        ids: Of the same samples.
 
     Raises:
         ValueError: a sample does not have the fields of the layout.
@@ -93,13 +93,13 @@ def sample_arrays(
         column = [_as_array(own[number], field, place) for place, own in enumerate(leaves)]
         transform, pixels = chosen.ragged.get(field.name), chosen.pixels.get(field.name)
         if isinstance(transform, DecodeImage):
-            arrays.append(_decoded(column, transform, pixels, who.keys()))
+            arrays.append(_decoded(column, transform, pixels, ids.keys()))
         elif isinstance(transform, PadTo):
             arrays += _padded(column, field, transform)
         elif field.ragged:
             arrays += _joined(column, field)
         elif pixels is not None:
-            arrays.append(_delivered(column, field, pixels, who.keys()))
+            arrays.append(_delivered(column, field, pixels, ids.keys()))
         else:
             arrays.append(_stacked(column, field))
     return arrays

@@ -42,7 +42,7 @@ def test_random_transforms_draw_the_same(kind: str, way: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("way", REBUILDS)
-def test_batches_are_the_same_whoever_rebuilds_the_loader(way: str, tmp_path: Path) -> None:
+def test_batches_are_the_same_in_every_way_of_rebuilding(way: str, tmp_path: Path) -> None:
     check(way, lambda: loader_of(RANDOM_LOADERS["mask"](tmp_path)))
     check(way, lambda: loader_of(RANDOM_LOADERS["encoded"](tmp_path)))
 
