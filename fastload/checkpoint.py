@@ -16,6 +16,7 @@ from torch import distributed as dist
 from torch import nn
 
 from fastload import plain_state
+from fastload.errors import refuse_pipe
 from fastload.ranks import find_place, process_group
 
 _KEYS = {"model", "optimizer", "step", "loader", "rng"}
@@ -125,6 +126,7 @@ def _read(path: str | os.PathLike[str], *, mmap: bool = False) -> Any:
         _DamagedError: a part does not fit its CRC-32, which torch.load does not look at.
         Exception: what torch and zipfile raise.
     """
+    refuse_pipe(path)
     with zipfile.ZipFile(path) as archive:
         damaged = archive.testzip()
     if damaged:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import os
+import stat
 import warnings
 
 _PASSED_OVER = ("fastload", "torch", "contextlib")
@@ -18,6 +20,20 @@ class FormatError(ValueError):
         >>> issubclass(fastload.FormatError, ValueError)
         True
     """
+
+
+def refuse_pipe(path: str | os.PathLike[str]) -> None:
+    """Raises FormatError for a pipe or a socket: opening it would wait for another process.
+
+    Other paths pass, also those that do not exist: opening them raises its own error.
+    """
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return
+    if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
+        what = "a pipe" if stat.S_ISFIFO(mode) else "a socket"
+        raise FormatError(f"{os.fspath(path)}: {what} where a file is needed")
 
 
 def add_note(error: BaseException, note: str) -> None:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fastload import host, strict_json
-from fastload.errors import warn
+from fastload.errors import refuse_pipe, warn
 from fastload.nvml import Utilisation
 from fastload.ranks import find_place
 from fastload.stall import Stalls
@@ -94,6 +94,7 @@ class RunLog:
         self._on_its_way: deque[tuple[list[Row], list[_Fetched | _Stalled]]] = deque()
         self._late: deque[str] = deque(maxlen=_MOST_LATE)
         self._has_warned = False
+        refuse_pipe(self._path)
         going_on = append and _cut(self._path)
         with open(self._path, "a" if going_on else "w", encoding="utf-8") as file:
             about = {**about, "started": host.now(), "machine": host.describe()}

@@ -9,6 +9,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from fastload.errors import refuse_pipe
 from fastload.measured import Range, mean_range, number
 
 LAST = 20
@@ -55,6 +56,7 @@ class Run:
         self._first: set[int] = set()  # steps of each process, which start things
         self._broken: set[Any] = set()  # epochs whose last step was broken off
         started = False
+        refuse_pipe(path)
         with open(path, encoding="utf-8", errors="replace") as file:
             for number, line in enumerate(file):
                 try:

@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from fastload.errors import refuse_pipe
 from fastload.groups import Group
 from fastload.log_lines import Row, RunLog, count_samples
 from fastload.stall import Stalls
@@ -44,6 +45,7 @@ class StepLog:
         stalls: Stalls | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
+        refuse_pipe(path)  # now, rather than at the first step
         self._path, self._about, self._stalls, self._clock = path, about, stalls, clock
         self._append = False
         self._lines: RunLog | None = None

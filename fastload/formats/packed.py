@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from fastload.errors import FormatError
+from fastload.errors import FormatError, refuse_pipe
 from fastload.formats.extents import Bounds, Column, Extents, FileSource, Group, Source
 from fastload.formats.files import AnyPath, absolute, identity_of
 from fastload.formats.manifest import Manifest, Shards, decode, shard_file
@@ -35,6 +35,7 @@ def read_manifest(folder: AnyPath) -> Manifest:
     """
     full = absolute(folder)
     path = os.path.join(full, MANIFEST)
+    refuse_pipe(path)
     try:
         with open(path, "rb") as file:
             content = file.read()
@@ -113,6 +114,7 @@ def incomplete(folder: str) -> str:
     """What to know about a folder that was begun and has no manifest yet."""
     task, progress, resume = "pack", "", "--resume (resume=True) continues it, "
     try:
+        refuse_pipe(os.path.join(folder, WORK_FOLDER, PLAN))
         with open(os.path.join(folder, WORK_FOLDER, PLAN), "rb") as file:
             plan = json.load(file)
         names = set(os.listdir(folder))

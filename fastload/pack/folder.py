@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
+from fastload.errors import refuse_pipe
 from fastload.formats import is_packed
 from fastload.formats.files import AnyPath, absolute
 from fastload.formats.manifest import Manifest, shard_file
@@ -378,6 +379,7 @@ def unfinished(path: AnyPath) -> tuple[int, int] | None:
 
 def _plan(folder: str) -> dict[str, Any] | None:
     try:
+        refuse_pipe(os.path.join(folder, WORK_FOLDER, PLAN))
         with open(os.path.join(folder, WORK_FOLDER, PLAN), "rb") as file:
             plan = json.load(file)
     except (OSError, ValueError):

@@ -8,6 +8,7 @@ import os
 from dataclasses import asdict
 from typing import Any
 
+from fastload.errors import refuse_pipe
 from fastload.formats.manifest import Skipped
 from fastload.pack.files import sync_folder, write_all
 from fastload.pack.writer import Written
@@ -67,6 +68,7 @@ def replay(path: str) -> tuple[dict[Key, Written], int]:
     """
     written: dict[Key, Written] = {}
     size = 0
+    refuse_pipe(path)
     with open(path, "rb") as file, contextlib.suppress(ValueError, TypeError, KeyError):
         for line in file:
             if not line.endswith(b"\n"):

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fastload.errors import FormatError
+from fastload.errors import FormatError, refuse_pipe
 from fastload.formats.files import file_source
 from fastload.pack.inventory import Inventory, Names
 from fastload.pack.sources.arrow_columns import field_names
@@ -101,6 +101,7 @@ def _saved(inventory: Inventory) -> list[str]:
     if _STATE not in inventory.paths:
         return inventory.need_files()
     state = os.path.join(folder, _STATE)
+    refuse_pipe(state)
     try:
         with open(state, "rb") as file:
             names = [str(entry["filename"]) for entry in json.load(file)["_data_files"]]

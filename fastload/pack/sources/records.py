@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fastload.errors import FormatError
+from fastload.errors import FormatError, refuse_pipe
 from fastload.formats.extents import Int64Array
 from fastload.formats.manifest import Skipped
 from fastload.pack.cast import parse_casts
@@ -55,6 +55,7 @@ class OpenFiles:
         """
         if path != self._path:
             self._close()
+            refuse_pipe(path)
             if is_unpacked(path, self._encoding):
                 self._unpacked = Unpacked.resumed(path, self._encoding)
             else:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fastload.errors import FormatError
+from fastload.errors import FormatError, refuse_pipe
 from fastload.formats.dtypes import dtype_name
 from fastload.formats.files import AnyPath, absolute
 from fastload.pack.sources.base import Array
@@ -92,6 +92,7 @@ class _HuggingFace:
 
     def __init__(self, path: str) -> None:
         tokenizers = library("tokenizers", "tokenizers")
+        refuse_pipe(path)
         with open(path, encoding="utf-8") as file:
             content = file.read()
         try:
