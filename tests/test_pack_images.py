@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from packing import encoded, noise, put, refused, same_bytes
 from PIL import Image, ImageOps, UnidentifiedImageError
+from reports.prelude import tar
 
 import fastload
 from fastload import FormatError
@@ -299,3 +300,50 @@ def test_a_pipe_with_the_name_of_an_image_is_refused(tmp_path: Path) -> None:
     put(tmp_path / "in" / "a" / "1.png", encoded(noise(4, 4), "PNG"))
     os.mkfifo(tmp_path / "in" / "a" / "0.png")
     assert "a/0.png: a pipe" in refused(tmp_path / "in", tmp_path / "out")
+
+
+# --- Images of different sizes ------------------------------------------------------------------
+
+
+def test_images_of_different_sizes_name_all_ways_out(tmp_path: Path) -> None:
+    for number, size in enumerate([(4, 6), (5, 5)]):
+        put(tmp_path / f"in/a/{number}.png", encoded(noise(*size), "PNG"))
+    text = refused(tmp_path / "in", tmp_path / "out")
+    assert all(option in text for option in ("--resize-shorter N", "--resize HxW", "--encoded"))
+
+
+def resized_and_cropped(image: Image.Image, side: int) -> Image.Image:
+    """What torchvision's Resize(side) and CenterCrop(side) give, by their own steps."""
+    width, height = image.size
+    shorter, longer = (width, height) if width <= height else (height, width)
+    long = int(side * longer / shorter)
+    size = (side, long) if width <= height else (long, side)
+    image = image.resize(size, Image.Resampling.BILINEAR)
+    top, left = round((image.height - side) / 2.0), round((image.width - side) / 2.0)
+    return image.crop((left, top, left + side, top + side))
+
+
+@pytest.mark.parametrize("kind", ["imagefolder", "imagelist", "tar"])
+def test_the_shorter_side_is_resized_as_torchvision_does(tmp_path: Path, kind: str) -> None:
+    pictures = [noise(*size, 1) for size in ((7, 9), (9, 7), (8, 8), (5, 31), (31, 5), (40, 60))]
+    for number, picture in enumerate(pictures):
+        put(tmp_path / f"in/a/{number}.png", encoded(picture, "PNG"))
+    source, options = tmp_path / "in", {"resize_shorter": 5}
+    if kind == "imagelist":
+        source = tmp_path / "in/a"
+        rows = [f"{number},1\n" for number in range(len(pictures))]
+        put(tmp_path / "l.csv", "".join(["id,y\n", *rows]).encode())
+        options["labels"] = tmp_path / "l.csv"
+    if kind == "tar":
+        source = tmp_path / "in.tar"
+        tar(str(source), [(f"{n}.png", encoded(p, "PNG")) for n, p in enumerate(pictures)])
+    fastload.pack(source, tmp_path / "out", **options)
+    for number, picture in enumerate(pictures):
+        sample = fastload.open(tmp_path / "out")[number]
+        image = sample["png"] if kind == "tar" else sample[0]
+        np.testing.assert_array_equal(image, np.asarray(resized_and_cropped(picture, 5)))
+    for more in ({"resize": 4}, {"encoded": True}):
+        text = refused(source, tmp_path / "no", **options, **more)
+        assert "choose one" in text or "cannot be resized" in text
+    manifest = packed.read_manifest(tmp_path / "out")
+    assert manifest.source["resize_shorter"] == 5

@@ -29,7 +29,7 @@ from fastload.pack.sources.beton_columns import (
     ImageColumn,
     NumberColumn,
 )
-from fastload.pack.sources.images import ENCODED, RESIZE, size_and_shaping
+from fastload.pack.sources.images import ENCODED, RESIZE, RESIZE_SHORTER, Size, size_and_shaping
 from fastload.pack.sources.kind import RAGGED, Kind
 from fastload.pack.sources.records import RecordsSource, open_records
 from fastload.pack.sources.wanted import ALL, Wanted
@@ -69,6 +69,7 @@ def open_beton(
     inventory: Inventory,
     *,
     resize: int | tuple[int, int] | None = None,
+    resize_shorter: int | None = None,
     encoded: bool = False,
     ragged: Sequence[str] = (),
     strict: bool = False,
@@ -79,6 +80,7 @@ def open_beton(
     Args:
         inventory: The file.
         resize: (height, width) of all images; one number is both.
+        resize_shorter: The shorter side of all images, of which the square in the middle is kept.
         encoded: Keep images in JPEG; those stored as pixels become PPM, without loss.
         ragged: Fields of JSON that vary in length, though the samples that were looked at do not.
         strict: An image or a text in JSON that cannot be read is an error.
@@ -89,7 +91,7 @@ def open_beton(
             lets its users define, or samples differ.
         ValueError: images are to be resized and to be kept encoded.
     """
-    size, shaping = size_and_shaping(resize, encoded)
+    size, shaping = size_and_shaping(resize, resize_shorter, encoded)
     full = inventory.path
     columns = _Reader(full).columns(size, encoded, wanted)
     rows = len(columns[0].starts)
@@ -127,9 +129,7 @@ class _Reader:
         self._fields = self._read(place, _DESCRIPTOR, count, "its descriptions of fields")
         self._records_start = place + count * _DESCRIPTOR.itemsize
 
-    def columns(
-        self, size: tuple[int, int] | None, encoded: bool, wanted: Wanted
-    ) -> tuple[BetonColumn, ...]:
+    def columns(self, size: Size | None, encoded: bool, wanted: Wanted) -> tuple[BetonColumn, ...]:
         """The wanted fields; arguments as in `open_beton`."""
         names = [self._name(number) for number in range(len(self._fields))]
         kinds = [int(field["type"]) for field in self._fields]
@@ -303,7 +303,7 @@ KIND = Kind(
     "a .beton file of FFCV: dicts of the fields",
     open_beton,
     _detects,
-    (RESIZE, ENCODED, RAGGED),
+    (RESIZE, RESIZE_SHORTER, ENCODED, RAGGED),
     ("PIL",),
     "images",
 )

@@ -14,6 +14,7 @@ from fastload.formats.extents import Int64Array
 from fastload.pack.sources.base import Array
 from fastload.pack.sources.images import (
     BadRecordError,
+    Size,
     check_image,
     decode,
     pillow,
@@ -121,7 +122,7 @@ class ImageColumn(BetonColumn):
     """
 
     records: Array
-    size: tuple[int, int] | None
+    size: Size | None
     encoded: bool
 
     def take(self, rows: Int64Array) -> ImageColumn:
@@ -141,7 +142,7 @@ class ImageColumn(BetonColumn):
         return decode(content, self.size)
 
     def _sized(self, pixels: Array) -> Array:
-        if self.size is None or pixels.shape[:2] == self.size:
+        if self.size is None or pixels.shape[:2] == self.size[:2]:
             return pixels
         return pixels_of(pillow().fromarray(pixels), self.size)
 

@@ -30,7 +30,7 @@ class Contents:
         wanted: The fields that are read.
     """
 
-    size: tuple[int, int] | None = None
+    size: images.Size | None = None
     encoded: bool = False
     wanted: Wanted = ALL
 

@@ -30,14 +30,15 @@ from fastload.pack.sources.image_files import read_image, stream_images
 from fastload.pack.sources.images import (
     ENCODED,
     RESIZE,
+    RESIZE_SHORTER,
     SUFFIXES,
     BadRecordError,
-    check_encoded,
+    Size,
     check_image,
     decode,
-    image_size,
     open_image,
     pillow,
+    size_and_shaping,
     unequal,
 )
 from fastload.pack.sources.kind import Kind, Option
@@ -58,6 +59,7 @@ class ImagesPart(Part):
         items: The images.
         image: The field: uint8 (height, width, 3), or ragged for the bytes of the files.
         first: The image that has this shape without being resized; empty if all are resized.
+        size: What images are resized to.
         strict: A bad image is an error.
     """
 
@@ -65,6 +67,7 @@ class ImagesPart(Part):
     items: tuple[Item, ...]
     image: Field
     first: str
+    size: Size | None
     strict: bool
 
     def read(self, advance: Advance) -> Rows:
@@ -115,9 +118,7 @@ class ImagesPart(Part):
 
     def _decode(self, path: str) -> Array:
         height, width, _ = self.image.shape
-        pixels = decode(
-            read_image(os.path.join(self.root, path)), None if self.first else (height, width)
-        )
+        pixels = decode(read_image(os.path.join(self.root, path)), self.size)
         if pixels.shape != self.image.shape:
             first = f"{self.root}/{self.first}", height, width
             raise unequal(first, (f"{self.root}/{path}", pixels.shape[0], pixels.shape[1]))
@@ -131,6 +132,8 @@ class ImagesSource(Source):
     root: str
     items: tuple[Item, ...]
     first: str
+    size: Size | None
+    shaping: dict[str, Any]
     strict: bool
 
     def part(self, start: int, stop: int) -> ImagesPart:
@@ -142,7 +145,7 @@ class ImagesSource(Source):
         return self._part(tuple(self.items[index] for index in indices.tolist()))
 
     def _part(self, items: tuple[Item, ...]) -> ImagesPart:
-        return ImagesPart(self.root, items, self.fields[0], self.first, self.strict)
+        return ImagesPart(self.root, items, self.fields[0], self.first, self.size, self.strict)
 
     def paths(self) -> list[str]:
         """All images."""
@@ -155,15 +158,14 @@ class ImagesSource(Source):
 
     def options(self) -> dict[str, Any]:
         """Whether images are as their files, or their size if they are resized."""
-        if self.fields[0].ragged:
-            return {"encoded": True}
-        return {} if self.first else {"resize": list(self.fields[0].shape[:2])}
+        return self.shaping
 
 
 def open_images(
     inventory: Inventory,
     *,
     resize: int | tuple[int, int] | None = None,
+    resize_shorter: int | None = None,
     encoded: bool = False,
     allow_empty: bool = False,
     strict: bool = False,
@@ -193,13 +195,13 @@ def open_images(
             f"{where} {what} (files that end in {', '.join(SUFFIXES)}); --allow-empty "
             "(allow_empty=True) keeps such classes"
         )
-    check_encoded(encoded, resize)
-    first, size = "", image_size(resize) or (0, 0)
-    if not encoded and resize is None:
+    size, shaping = size_and_shaping(resize, resize_shorter, encoded)
+    first, shape = "", (0, 0) if size is None else (size.height, size.width)
+    if not encoded and size is None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            first, size = _common_size(root, items)
-    image = Field("image", "uint8", (*size, 3))
+            first, shape = _common_size(root, items)
+    image = Field("image", "uint8", (*shape, 3))
     if encoded:
         image = Field("image", "uint8", (), True, "image")
     return ImagesSource(
@@ -212,6 +214,8 @@ def open_images(
         root=root,
         items=tuple(items),
         first=first,
+        size=size,
+        shaping=shaping,
         strict=strict,
     )
 
@@ -293,7 +297,7 @@ KIND = Kind(
     "a folder of class folders of images: tuples (image, label)",
     open_images,
     lambda path: path.is_folder,
-    (RESIZE, ENCODED, Option("allow_empty", "keep classes without images", "flag")),
+    (RESIZE, RESIZE_SHORTER, ENCODED, Option("allow_empty", "keep classes without images", "flag")),
     ("PIL",),
     "images",
     Names(SUFFIXES),

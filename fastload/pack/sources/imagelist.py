@@ -19,7 +19,13 @@ from fastload.pack.inventory import Inventory, Names
 from fastload.pack.sources import images
 from fastload.pack.sources.base import Array
 from fastload.pack.sources.exact import changed
-from fastload.pack.sources.images import ENCODED, RESIZE, BadRecordError, size_and_shaping
+from fastload.pack.sources.images import (
+    ENCODED,
+    RESIZE,
+    RESIZE_SHORTER,
+    BadRecordError,
+    size_and_shaping,
+)
 from fastload.pack.sources.kind import Kind, Option
 from fastload.pack.sources.leaves import Leaf
 from fastload.pack.sources.records import OpenFiles, Records, RecordsSource, open_records
@@ -48,7 +54,7 @@ class LabelledImages(Records):
     labels: Array
     table: str
     lines: Int64Array
-    size: tuple[int, int] | None
+    size: images.Size | None
     encoded: bool
     reads_images: bool = True
 
@@ -99,6 +105,7 @@ def open_imagelist(
     labels: AnyPath | None = None,
     label_column: str | None = None,
     resize: int | tuple[int, int] | None = None,
+    resize_shorter: int | None = None,
     encoded: bool = False,
     strict: bool = False,
     wanted: Wanted = ALL,
@@ -113,6 +120,7 @@ def open_imagelist(
         labels: The CSV file. Its first line names its columns, unless it names an image.
         label_column: That of the labels; None takes the second.
         resize: (height, width) of all images; one number is both.
+        resize_shorter: The shorter side of all images, of which the square in the middle is kept.
         encoded: Keep images as the bytes of their files.
         strict: An image that is missing or damaged is an error.
         wanted: The fields that are read.
@@ -123,7 +131,7 @@ def open_imagelist(
     """
     if labels is None:
         raise ValueError("a folder of images without classes needs --labels FILE.csv (labels=)")
-    size, shaping = size_and_shaping(resize, encoded)
+    size, shaping = size_and_shaping(resize, resize_shorter, encoded)
     inventory.need_folder()
     root, table = inventory.path, file_source(labels).path
     here = {os.path.relpath(path, root) for path in inventory.files}
@@ -244,6 +252,7 @@ KIND = Kind(
         Option("labels", "the CSV file: names of images, then labels"),
         Option("label_column", "the column of the labels (default: the second)"),
         RESIZE,
+        RESIZE_SHORTER,
         ENCODED,
     ),
     ("PIL",),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,48 +24,64 @@ RESIZE = Option(
     "height and width for all images, one number for both; the aspect ratio is not kept",
     "size",
 )
+RESIZE_SHORTER = Option(
+    "resize_shorter",
+    "pixels of the shorter side of all images, of which the square in the middle is kept",
+    "count",
+)
 ENCODED = Option("encoded", "keep images as the bytes of their files, of any size", "flag")
+
+
+ADVICE = (
+    "--resize-shorter N (resize_shorter=) resizes the shorter side and keeps the square in the "
+    "middle, --resize HxW (resize=(H, W)) does not keep the aspect ratio, --encoded (encoded=True) "
+    "keeps images as they are"
+)
+"""What to do about images of different sizes."""
+
+
+class Size(NamedTuple):
+    """What images are resized to.
+
+    Attributes:
+        height: In pixels.
+        width: In pixels.
+        is_cropped: The shorter side is resized to this size, and the square in the middle kept, as
+            `Resize(N)` and `CenterCrop(N)` of torchvision do it; else the aspect ratio changes.
+    """
+
+    height: int
+    width: int
+    is_cropped: bool = False
 
 
 class BadRecordError(Exception):
     """What is wrong with the content of an image or record, so that it is left out."""
 
 
-def image_size(resize: int | tuple[int, int] | None) -> tuple[int, int] | None:
-    """Height and width as they are given.
+def size_and_shaping(
+    resize: int | tuple[int, int] | None, resize_shorter: int | None, encoded: bool
+) -> tuple[Size | None, dict[str, Any]]:
+    """The size as it is given, and the options as those that shape the output.
 
     Raises:
-        ValueError: they are not positive.
+        ValueError: sizes are not positive, or more than one of the options is given.
     """
+    if encoded and not (resize is None and resize_shorter is None):
+        raise ValueError("encoded images are kept as they are and cannot be resized")
+    if resize_shorter is not None:
+        if resize is not None:
+            raise ValueError("resize and resize_shorter are two sizes: choose one")
+        check_counts(resize_shorter=resize_shorter)
+        return Size(resize_shorter, resize_shorter, True), {"resize_shorter": resize_shorter}
     if resize is None:
-        return None
+        return None, {"encoded": True} if encoded else {}
     height, width = (resize, resize) if isinstance(resize, int) else resize
     check_counts(height=height, width=width)
-    return height, width
+    return Size(height, width), {"resize": [height, width]}
 
 
-def check_encoded(encoded: bool, resize: object) -> None:
-    """Raises ValueError if images are to be kept as they are and to be resized."""
-    if encoded and resize is not None:
-        raise ValueError("encoded images are kept as they are and cannot be resized")
-
-
-def size_and_shaping(
-    resize: int | tuple[int, int] | None, encoded: bool
-) -> tuple[tuple[int, int] | None, dict[str, Any]]:
-    """Height and width as they are given, and both options as those that shape the output.
-
-    Raises:
-        ValueError: images are to be kept as they are and to be resized.
-    """
-    check_encoded(encoded, resize)
-    size = image_size(resize)
-    if size is not None:
-        return size, {"resize": list(size)}
-    return None, {"encoded": True} if encoded else {}
-
-
-def decode(content: bytes, size: tuple[int, int] | None) -> Array:
+def decode(content: bytes, size: Size | None) -> Array:
     """The pixels of an image in RGB, uint8 (height, width, 3), resized if a size is given.
 
     16-bit images become 8-bit ones by their upper 8 bits.
@@ -76,7 +92,7 @@ def decode(content: bytes, size: tuple[int, int] | None) -> Array:
     return pixels_of(open_image(content), size)
 
 
-def pixels_of(image: Any, size: tuple[int, int] | None) -> Array:
+def pixels_of(image: Any, size: Size | None) -> Array:
     """The same of an image that is open.
 
     Raises:
@@ -85,10 +101,21 @@ def pixels_of(image: Any, size: tuple[int, int] | None) -> Array:
     try:
         image = in_8_bits(image).convert("RGB")
         if size is not None:
-            image = image.resize(size[::-1], pillow().Resampling.BILINEAR)
+            image = _resized(image, size)
     except Exception as error:  # decoders raise nearly everything
         raise BadRecordError(_reason(error)) from error
     return np.asarray(image)
+
+
+def _resized(image: Any, size: Size) -> Any:
+    bilinear = pillow().Resampling.BILINEAR
+    if not size.is_cropped:
+        return image.resize((size.width, size.height), bilinear)
+    shorter, longer = size.width, int(size.width * max(image.size) / min(image.size))
+    is_wide = image.size[0] > image.size[1]
+    image = image.resize((longer, shorter) if is_wide else (shorter, longer), bilinear)
+    left, top = (round((side - shorter) / 2) for side in image.size)
+    return image.crop((left, top, left + shorter, top + shorter))
 
 
 def open_image(content: bytes) -> Any:
@@ -123,8 +150,7 @@ def check_image(content: bytes) -> None:
 def unequal(a: tuple[str, int, int], b: tuple[str, int, int]) -> FormatError:
     """The error about two images, each with its height and width."""
     sizes = " and ".join(f"{path} is {height}x{width}" for path, height, width in (a, b))
-    advice = "give --resize HxW (resize=(H, W)) to make them equal"
-    return FormatError(f"images differ in size: {sizes} (height x width); {advice}")
+    return FormatError(f"images differ in size: {sizes} (height x width); {ADVICE}")
 
 
 def pillow() -> ModuleType:

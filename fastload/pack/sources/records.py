@@ -16,14 +16,11 @@ from fastload.formats.extents import Int64Array
 from fastload.formats.manifest import Skipped
 from fastload.pack.cast import parse_casts
 from fastload.pack.sources.base import Advance, Part, Rows, Source, probed, taken
-from fastload.pack.sources.images import BadRecordError
+from fastload.pack.sources.images import ADVICE, BadRecordError
 from fastload.pack.sources.samples import SampleCollector, Schema
 from fastload.pack.sources.unpacked import Unpacked, byte_of, drop_half_read, is_unpacked
 
 _SAMPLE = re.compile(r"sample (\d+)")
-_ADVICE = (
-    "--resize HxW (resize=(H, W)) makes them equal, --encoded (encoded=) keeps them as they are"
-)
 
 
 class OpenFiles:
@@ -383,11 +380,11 @@ def open_records(
         named = _SAMPLE.match(str(error.args[0]))
         misfit = _misfit(records.where(int(named[1]) if named else indices[0]), error)
         if any(f"field {name!r} is uint8" in str(misfit) for name in images):
-            raise FormatError(f"{misfit}: images differ in size; {_ADVICE}") from error
+            raise FormatError(f"{misfit}: images differ in size; {ADVICE}") from error
         raise misfit from error
     for of in schema.fields:
         if of.name in images and of.ragged:
-            raise FormatError(f"{records.files()[0]}: images {of.name!r} differ in size; {_ADVICE}")
+            raise FormatError(f"{records.files()[0]}: images {of.name!r} differ in size; {ADVICE}")
     if names:
         renamed = (replace(of, name=name) for of, name in zip(schema.fields, names, strict=True))
         schema = replace(schema, fields=tuple(renamed))

@@ -16,7 +16,13 @@ from fastload.errors import FormatError
 from fastload.formats.extents import Int64Array
 from fastload.pack.inventory import Inventory, Names
 from fastload.pack.sources.decoding import Contents
-from fastload.pack.sources.images import ENCODED, RESIZE, BadRecordError, size_and_shaping
+from fastload.pack.sources.images import (
+    ENCODED,
+    RESIZE,
+    RESIZE_SHORTER,
+    BadRecordError,
+    size_and_shaping,
+)
 from fastload.pack.sources.images import SUFFIXES as IMAGE_SUFFIXES
 from fastload.pack.sources.kind import RAGGED, Kind
 from fastload.pack.sources.records import (
@@ -109,6 +115,7 @@ def open_tar(
     inventory: Inventory,
     *,
     resize: int | tuple[int, int] | None = None,
+    resize_shorter: int | None = None,
     encoded: bool = False,
     ragged: Sequence[str] = (),
     strict: bool = False,
@@ -124,6 +131,7 @@ def open_tar(
     Args:
         inventory: The file or folder.
         resize: (height, width) of all images; one number is both.
+        resize_shorter: The shorter side of all images, of which the square in the middle is kept.
         encoded: Keep images as the bytes of their files.
         ragged: Fields that vary in length, though the samples that were looked at do not.
         strict: An incomplete sample, or one that cannot be decoded, is an error.
@@ -134,7 +142,7 @@ def open_tar(
             members of one name; or as `list_members`.
         ValueError: images are to be resized and to be kept encoded.
     """
-    size, shaping = size_and_shaping(resize, encoded)
+    size, shaping = size_and_shaping(resize, resize_shorter, encoded)
     paths = inventory.need_files()
     if odd := [file for file in paths if file.lower().endswith(_COMPRESSED)]:
         raise FormatError(f"{odd[0]}: is compressed: unpack it first")
@@ -200,7 +208,7 @@ KIND = Kind(
     "a .tar file of samples (WebDataset), or a folder of them: dicts of the members",
     open_tar,
     lambda path: path.holds(*_SUFFIXES, *_COMPRESSED) or path.start[_MAGIC[0]] == _MAGIC[1],
-    (RESIZE, ENCODED, RAGGED),
+    (RESIZE, RESIZE_SHORTER, ENCODED, RAGGED),
     ("PIL",),
     "images",
     Names((*_SUFFIXES, *_COMPRESSED)),
