@@ -189,8 +189,8 @@ class BatchCollate:
             return
         raise RuntimeError(
             f"device={str(device)!r}: a worker process cannot copy batches to a device: give "
-            "num_workers=0 to the loader that was made from this FastLoader's attributes, or no "
-            "device= to the FastLoader"
+            "FastLoader num_workers=0, which loaders made from its attributes take over, or leave "
+            "out device= where the trainer copies the batches"
         )
 
 
