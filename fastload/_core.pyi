@@ -284,6 +284,10 @@ class LoadStats:
         ...
     def count_batch(self) -> None:
         ...
+    def count_missing(self, samples: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        Samples that were counted with their batch, and left out of it afterwards.
+        """
     def count_wait(self, wait_ns: typing.SupportsInt | typing.SupportsIndex) -> None:
         ...
     def read(self) -> dict[str, int]:

@@ -19,6 +19,7 @@ from fastload.order import ORDERS, KeyedSampler, block_rows, resolved_tail
 from fastload.state import bottom
 from fastload.structure import MISSING, REAL, with_added
 from fastload.tokens import TokenDataset
+from fastload.transforms import DecodeImage, Transforms, choices
 from fastload.weighted import WeightedSampler, is_own
 
 # How torch ships it, unless somebody has been there before: then the modules of functions tell.
@@ -35,6 +36,7 @@ def check_own(
     device: Any,
     batch_transform: Any,
     static_buffers: Any,
+    on_error: str,
 ) -> None:
     """Raises for what fastload's own arguments cannot be.
 
@@ -66,12 +68,21 @@ def check_own(
         raise ValueError(
             "static_buffers=True is for batches that are copied to a device: give device= as well"
         )
+    if static_buffers and on_error == "skip":
+        raise ValueError(
+            "on_error='skip' makes batches smaller, which static_buffers=True does not allow: the "
+            "addresses that a CUDA graph reads would hold samples of an earlier batch"
+        )
     if batch_transform is not None and not callable(batch_transform):
         raise TypeError(f"batch_transform must be a function of a batch, not {batch_transform!r}")
 
 
 def check_reading(
-    verify: str | None, on_error: str, dataset: Any, extents: Extents | None
+    verify: str | None,
+    on_error: str,
+    dataset: Any,
+    extents: Extents | None,
+    transforms: Transforms | None,
 ) -> Extents | None:
     """The extents with the blocks that are to be checked.
 
@@ -80,6 +91,7 @@ def check_reading(
         on_error: As given.
         dataset: The dataset.
         extents: Where its samples lie; None if torch loads or collates it.
+        transforms: Of its fields.
 
     Raises:
         ValueError: for what cannot be done with such data.
@@ -95,10 +107,13 @@ def check_reading(
         return None
     extents = checks.lazily(extents) if verify == "lazy" else extents
     if on_error == "skip" and not checks.has_checksums(extents, lazy=True):
-        raise ValueError(
-            "on_error='skip' leaves out samples that do not fit their checksums: it needs packed "
-            "data, and verify='lazy'"
-        )
+        ragged = choices(transforms, extents.fields).ragged
+        if not any(isinstance(transform, DecodeImage) for transform in ragged.values()):
+            raise ValueError(
+                "on_error='skip' leaves out samples that do not fit their checksums, which needs "
+                "packed data and verify='lazy', and samples whose images cannot be decoded, which "
+                "needs DecodeImage in transforms="
+            )
     if on_error == "skip":
         with_added(extents.structure, MISSING, 0)
     return extents

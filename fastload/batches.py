@@ -358,8 +358,7 @@ def _images(field: Field, shape: tuple[int, ...], decoded: Decoded, samples: Sam
         if isinstance(decoded.error, MemoryError):
             add_note(decoded.error, where)
             raise decoded.error
-        unknown = type(decoded.error).__name__ == "UnidentifiedImageError"
-        why = "not an image of a known kind" if unknown else decoded.error
+        why = decode_fault(decoded.error)
         raise FormatError(f"{where}: the image cannot be decoded: {why}") from decoded.error
     if decoded.images is not None and not decoded.others:
         return decoded.images
@@ -371,6 +370,12 @@ def _images(field: Field, shape: tuple[int, ...], decoded: Decoded, samples: Sam
             shapes = [images[0].shape, image.shape]
             _raise_unequal(field, place, shapes, samples, "DecodeImage(size=(H, W))")
     return np.stack(images)
+
+
+def decode_fault(error: Exception) -> str:
+    """Why an image cannot be decoded."""
+    unknown = type(error).__name__ == "UnidentifiedImageError"
+    return "not an image of a known kind" if unknown else str(error) or type(error).__name__
 
 
 def _raise_unequal(

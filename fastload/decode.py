@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import collections
 import contextlib
 import io
@@ -9,7 +10,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
@@ -26,6 +27,7 @@ from fastload.transforms import MODES, DecodeImage
 Array = npt.NDArray[Any]
 Arrays = list[Any]
 
+_NOT_OF_THE_IMAGE = (MemoryError, ImportError)  # errors that other images would have, too
 _MOST_PIXELS = 1 << 28  # of an image; Pillow opens none that has more
 
 
@@ -55,18 +57,32 @@ class Decoded:
         others: By their place, images that are not in `images`.
         place: Of the first image in the batch that could not be decoded.
         error: What was wrong with it.
+        failed: Where samples are to be left out, by their place: what is wrong with images that
+            cannot be decoded.
     """
 
     images: Array | None
     others: dict[int, Array] = field(default_factory=dict)
     place: int = 0
     error: Exception | None = None
+    failed: dict[int, Exception] = field(default_factory=dict)
 
     def each(self) -> list[Array]:
         """The images one by one."""
         if self.images is None:
             return [self.others[place] for place in range(len(self.others))]
         return [self.others.get(place, image) for place, image in enumerate(self.images)]
+
+    def without(self, places: Sequence[int]) -> Decoded:
+        """The images of the batch's other samples; all of them could be decoded."""
+        images = None if self.images is None else np.delete(self.images, places, 0)
+        gone = set(places)
+        others = {
+            place - bisect.bisect(places, place): image
+            for place, image in self.others.items()
+            if place not in gone
+        }
+        return Decoded(images, others, self.place, self.error)
 
 
 @dataclass
@@ -92,6 +108,7 @@ class ImageField:
         pool: Gives the memory of images that go to a device.
         sizes: uint32 (2,) for each sample of the dataset: height and width of its image, where
             they are stored. They only help: the images themselves decide.
+        skips: Whether samples whose images cannot be decoded are left out.
     """
 
     transform: DecodeImage
@@ -100,6 +117,7 @@ class ImageField:
     epoch: int = 0
     pool: _core.SlotPool | None = None
     sizes: _core.Table | None = None
+    skips: bool = False
 
     def empty(self, indices: Array) -> Array | None:
         """Room for the images of these samples, if it is known that all have one size."""
@@ -148,7 +166,10 @@ class ImageField:
             Exception: what Pillow raises for data that it cannot decode; ValueError: the image is
                 smaller than the window that is cut out of it.
         """
-        image = decode_image(data, self.transform)
+        return self.place(decode_image(data, self.transform), room, draw)
+
+    def place(self, image: Array, room: Array | None, draw: int) -> Array | None:
+        """Applies what follows the decoding; see `deliver`."""
         shape = self._shape(image.shape)
         fits = room is not None and room.shape == shape
         if self.pixels is None:
@@ -180,8 +201,16 @@ class _Images:
             return  # the batch is lost
         try:
             data = self._values[self._bounds[place] : self._bounds[place + 1]].tobytes()
+            try:
+                image = decode_image(data, self._field.transform)
+            except Exception as error:
+                if not self._field.skips or isinstance(error, _NOT_OF_THE_IMAGE):
+                    raise
+                with self._lock:
+                    decoded.failed[place] = error
+                return
             room = None if decoded.images is None else decoded.images[place]
-            other = self._field.deliver(data, room, self._draws[place])
+            other = self._field.place(image, room, self._draws[place])
             if other is not None:
                 decoded.others[place] = other
         except Exception as error:  # Pillow's plugins raise many kinds

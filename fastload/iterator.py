@@ -13,13 +13,14 @@ import torch
 from torch._C._autograd import _profiler_enabled
 
 from fastload import _core
-from fastload.batches import Arrays, Samples, batch_maker, parts_maker
+from fastload.batches import Arrays, Samples, batch_maker, decode_fault, parts_maker
 from fastload.decode import DecodeStage, ImageField, Source
 from fastload.errors import StoppedError, warn
 from fastload.formats.extents import Field, Int64Array
 from fastload.formats.image_sizes import size_extents
 from fastload.handover import Handover
 from fastload.kernels import RawFields
+from fastload.left_out import leave_out, undecodable
 from fastload.load_stats import timed
 from fastload.pixels import Pixels
 from fastload.run import Run
@@ -28,6 +29,8 @@ from fastload.streams import Stream, make_stream
 from fastload.structure import MISSING, REAL, with_added
 from fastload.torch_order import draw_seed
 from fastload.transforms import Choices, DecodeImage, PadTo, choices, padding
+
+_UNDECODABLE = "undecodable"  # a warning that was given
 
 _NAMED = 4  # samples in a message
 
@@ -160,7 +163,9 @@ class _NativeIterator:
             if isinstance(transform, DecodeImage):
                 pixels = self._choices.pixels.get(field.name)
                 sizes = self._sizes(field, transform, pixels)
-                images[number] = ImageField(transform, pixels, seed, epoch, pool, sizes)
+                images[number] = ImageField(
+                    transform, pixels, seed, epoch, pool, sizes, self._skips
+                )
             number += 2 if field.ragged else 1
         return images
 
@@ -243,6 +248,8 @@ class _NativeIterator:
             self._finish()
         draws = arrays.pop()[1] if self._with_samples else None
         number = arrays.pop()  # the core's: another thread may have taken the one before
+        if self._skips:
+            draws = self._leave_out(arrays, number, draws)
         missing = arrays[-1] if self._skips else ()
         self._say_what_is_missing(missing)
         real = self._stream.real(number) if self._masks else None
@@ -259,6 +266,25 @@ class _NativeIterator:
         finally:
             self._stream.forget(number)
             self._progress.turns += 1
+
+    def _leave_out(self, arrays: Arrays, number: int, draws: Any) -> Any:
+        """Takes samples whose images cannot be decoded out of a batch; returns its other draws."""
+        failed = undecodable(arrays)
+        if not failed:
+            return draws
+        places, run = list(failed), self._run
+        indices = self.samples(number, arrays[-1])[places]
+        leave_out(arrays, places, run.extents.fields, self._choices)
+        arrays[-1] = np.concatenate([arrays[-1], indices])
+        run.stats.count_missing(len(places))
+        if _UNDECODABLE not in run.said:
+            run.said.add(_UNDECODABLE)
+            _, error = failed[places[0]]
+            warn(
+                "samples are left out whose images cannot be decoded, which batches and stats() "
+                f"report as missing; the first is sample {indices[0]}: {decode_fault(error)}"
+            )
+        return None if draws is None else np.delete(draws, places)
 
     def samples(self, number: int, missing: Sequence[int]) -> Int64Array:
         """The dataset's indices of a batch, without those that were left out."""

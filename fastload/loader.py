@@ -99,9 +99,10 @@ class FastLoader(StatefulLoader[T_co]):
             `Cast` or `Normalize`, and `ToChannelsFirst`.
         verify: What is compared with the checksums of packed data: "open": headers and bounds, now;
             "lazy": each block of 1 MiB, when it is read first; None: as the dataset says.
-        on_error: "raise" FormatError for a batch that needs a damaged block; "skip": leave its
-            samples out, and warn once. A batch may be empty then, and has one more member, last or
-            under the key "missing": int64, the dataset's indices of what was left out.
+        on_error: "raise" FormatError for a batch with a sample that lies in a damaged block (with
+            `verify="lazy"`), or whose image cannot be decoded; "skip": leave such samples out, and
+            warn once. A batch may be empty then, and has one more member, last or under the key
+            "missing": int64, the dataset's indices of what was left out.
         batch_transform: A function of the finished batch, on its device, that gives what is handed
             out; it runs in the thread that calls `next()`, on its current stream.
         static_buffers: With `device`: all batches of one shape come in the same tensors, whose
@@ -111,7 +112,8 @@ class FastLoader(StatefulLoader[T_co]):
     Raises:
         ValueError: as DataLoader; `shard`, `order` or `tail` without `seed`; `drop_last` with
             another `tail`; `seed` with an IterableDataset; `transforms` that do not fit the fields;
-            `device` names none; `static_buffers` without a device that batches are copied to.
+            `device` names none; `static_buffers` without a device that batches are copied to, or
+            with `on_error="skip"`.
         TypeError: as DataLoader; `seed` is not an integer; `batch_transform` cannot be called.
         RuntimeError: at `iter()`, torch cannot use the `device`.
 
@@ -158,7 +160,8 @@ class FastLoader(StatefulLoader[T_co]):
         collate_fn, steps = split_collate_fn(collate_fn, steps)
         transforms, device, batch_transform = steps.transforms, steps.device, steps.batch_transform
         on_error, verify = steps.on_error, steps.verify
-        check_own(seed, shard, order, tail, sampler, io, device, batch_transform, static_buffers)
+        own = seed, shard, order, tail, sampler, io, device, batch_transform, static_buffers
+        check_own(*own, on_error)
         if isinstance(dataset, (str, os.PathLike)):
             dataset = datasets.open(dataset, io=io or "auto", verify=verify)
         arguments: dict[str, Any] = {
@@ -188,7 +191,8 @@ class FastLoader(StatefulLoader[T_co]):
         batched = arguments["batch_size"] is not None or arguments["batch_sampler"] is not None
         collates = collate_fn is None or collate_fn is default_collate
         check_transforms(transforms, native if batched and collates else None)
-        check_reading(verify, on_error, dataset, native if batched and collates else None)
+        readable = native if batched and collates else None
+        check_reading(verify, on_error, dataset, readable, transforms)
         if native is not None and getattr(dataset, "verify", None) != verify:
             checks.checked(native, verify)
         is_auto = num_workers is None and native is not None and batched and collates

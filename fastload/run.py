@@ -201,7 +201,8 @@ def checked_extents(loader: Any) -> Extents | None:
     """
     extents = collated_extents(loader)
     check_transforms(loader.transforms, extents)
-    return check_reading(loader.verify, loader.on_error, loader.dataset, extents)
+    how = loader.verify, loader.on_error, loader.dataset
+    return check_reading(*how, extents, loader.transforms)
 
 
 def make_run(

@@ -39,7 +39,7 @@ ORDER |= {"keyed", "streams"}
 DEVICE = {"_core", "errors", "formats", "parts", "copies", "shipments", "cuda", "device"}
 RUN = DATA | ORDER | DEVICE
 RUN |= {"handover", "load_stats", "tables", "decode", "kernels", "batches", "arguments", "run"}
-RUN |= {"sample_arrays", "batch_collate", "explain"}
+RUN |= {"sample_arrays", "batch_collate", "explain", "left_out"}
 LOADER = RUN | {"iterator", "tracking", "trainers", "groups", "stateful", "loader"}
 PYTHON_LAYERS = {
     "errors": set(),
@@ -73,6 +73,7 @@ PYTHON_LAYERS = {
     "decode": {"_core", "errors", "formats", "pixels", "transforms"},
     "kernels": {"_core", "formats", "pixels", "parts"},
     "batches": DATA | {"decode", "parts", "kernels"},
+    "left_out": {"formats", "decode", "transforms"},
     "arguments": DATA | ORDER | {"decode", "parts", "kernels", "batches"},
     "sample_arrays": DATA | {"decode"},
     "batch_collate": DATA | ORDER | DEVICE | {"batches", "arguments", "sample_arrays"},

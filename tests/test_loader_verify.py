@@ -334,7 +334,7 @@ def test_a_field_named_missing_is_in_the_way(tmp_path: Path) -> None:
 
 def test_skip_needs_checksums_that_are_looked_at(packed: Path) -> None:
     for verify in (None, "open"):
-        with pytest.raises(ValueError, match="needs packed data, and verify='lazy'"):
+        with pytest.raises(ValueError, match="needs packed data and verify='lazy'"):
             FastLoader(packed, verify=verify, on_error="skip")
     FastLoader(PackedDataset(packed, verify="lazy"), on_error="skip")
     with pytest.raises(ValueError, match="needs packed data"):

@@ -253,6 +253,12 @@ void register_engine(py::module_& module) {
       .def("count_batch",
            [](const py::object& self) { stats_of(self)->count_batch(0, 0, 0, false); })
       .def(
+          "count_missing",
+          [](const py::object& self, std::int64_t samples) {
+            stats_of(self)->count_missing(samples);
+          },
+          "Samples that were counted with their batch, and left out of it afterwards.", "samples"_a)
+      .def(
           "add_wait", [](const py::object& self, std::int64_t ns) { stats_of(self)->add_wait(ns); },
           "wait_ns"_a)
       .def(

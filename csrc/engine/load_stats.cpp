@@ -52,6 +52,11 @@ void LoadStats::count_batch(std::size_t samples, std::size_t bytes, std::size_t 
   if (cold) cold_batches_.fetch_add(1, kRelaxed);
 }
 
+void LoadStats::count_missing(std::int64_t samples) noexcept {
+  samples_.fetch_sub(samples, kRelaxed);
+  missing_.fetch_add(samples, kRelaxed);
+}
+
 void LoadStats::add_wait(std::int64_t wait_ns) noexcept {
   consumer_wait_ns_.fetch_add(wait_ns, kRelaxed);
 }

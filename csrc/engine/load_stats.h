@@ -41,6 +41,8 @@ struct LoadFigures {
 class LoadStats {
  public:
   void count_batch(std::size_t samples, std::size_t bytes, std::size_t missing, bool cold) noexcept;
+  // Samples of a counted batch that its consumer left out afterwards.
+  void count_missing(std::int64_t samples) noexcept;
   // A part of the time that somebody waits for a batch; and all of it, when there is one.
   void add_wait(std::int64_t wait_ns) noexcept;
   void count_wait(std::int64_t wait_ns) noexcept { waits_.add(wait_ns); }

@@ -80,6 +80,16 @@ int main() {
     CHECK(figures.worker_wait_ns > 0);
   });
 
+  check::promise("samples that a consumer leaves out of a counted batch are missing", [] {
+    LoadStats stats;
+    stats.count_batch(10, 100, 2, false);
+    stats.count_missing(3);
+    const LoadFigures figures = stats.read();
+    CHECK_EQUAL(figures.samples, 7);
+    CHECK_EQUAL(figures.missing, 5);
+    CHECK_EQUAL(figures.batches, 1);
+  });
+
   check::promise("several engines count together, while others read; nothing stays ready", [] {
     const Folder folder;
     const TestTable data(folder, {500}, {{.row_bytes = 100}});

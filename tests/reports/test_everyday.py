@@ -11,7 +11,7 @@ from PIL import Image
 from reports.prelude import DATA, X, packed
 
 import fastload
-from fastload import ArrayDataset, FastLoader, Normalize
+from fastload import ArrayDataset, DecodeImage, FastLoader, Normalize
 from fastload.cli import main
 
 Captured = pytest.CaptureFixture[str]
@@ -82,3 +82,16 @@ def test_a_16_bit_image_is_not_white() -> None:
         Image.fromarray(grey).save(f"d/k/x.{suffix}")
     for image, _ in packed("d"):
         assert image[..., 0].tolist() == (grey >> 8).tolist()
+
+
+def test_a_truncated_jpeg_is_left_out_and_counted() -> None:
+    os.makedirs("d/k")
+    for number in range(4):
+        Image.fromarray(np.full((8, 8, 3), number, "u1")).save(f"d/k/{number}.jpg")
+    with open("d/k/2.jpg", "r+b") as file:
+        file.truncate(os.path.getsize("d/k/2.jpg") // 2)
+    fastload.pack("d", "out", encoded=True, workers=1)
+    loader = FastLoader("out", 4, transforms={"image": DecodeImage()}, on_error="skip")
+    with pytest.warns(UserWarning, match="the first is sample 2"):
+        [(images, _, missing)] = loader
+    assert (len(images), missing.tolist(), loader.stats()["missing"]) == (3, [2], 1)
