@@ -16,6 +16,7 @@ from fastload.decode import Decoded
 from fastload.errors import FormatError, add_note, warn
 from fastload.formats.extents import Field, Int64Array
 from fastload.formats.fields import BYTE_STRINGS, TEXT, torch_dtype
+from fastload.formats.places import described_place
 from fastload.kernels import Drawn, RawFields
 from fastload.parts import Joined, Parts, split
 from fastload.structure import (
@@ -160,6 +161,7 @@ def _compiled(
             finish,
             tuple if column in keyless else list,
             piece,
+            extents,
         )
         for column, field in enumerate(fields)
     ]
@@ -276,6 +278,7 @@ def _leaf_maker(
     finish: Finish,
     sequence: type[Any],
     piece: Callable[[Array], Array],
+    extents: Any,
 ) -> _LeafMaker:
     """`sequence` is that of default_collate for texts: those of tuples' members are tuples."""
     view = torch_dtype(field.dtype) if field.storage.name != field.dtype else None
@@ -286,7 +289,7 @@ def _leaf_maker(
 
     if isinstance(transform, DecodeImage):
         shape = field.shape or (0, 0, MODES[transform.mode])
-        return lambda *arrays: [tensor(_images(field, shape, *arrays))]
+        return lambda *arrays: [tensor(_images(field, shape, extents, *arrays))]
     if not field.ragged:
         return lambda array, samples: [tensor(array)]
     if isinstance(transform, PadTo):
@@ -351,10 +354,13 @@ def _dense(field: Field, values: Array, offsets: Array, samples: Samples) -> Arr
     return values.reshape(len(lengths), length, *field.shape)
 
 
-def _images(field: Field, shape: tuple[int, ...], decoded: Decoded, samples: Samples) -> Array:
-    """`shape`: that of an image of no size, if there is none."""
+def _images(
+    field: Field, shape: tuple[int, ...], extents: Any, decoded: Decoded, samples: Samples
+) -> Array:
+    """The images of a batch, of which none has `shape` if there is none."""
     if decoded.error is not None:
-        where = f"field {field.name!r}: sample {samples()[decoded.place]}"
+        index = int(samples()[decoded.place])
+        where = f"field {field.name!r}: sample {index}{described_place(extents, field.name, index)}"
         if isinstance(decoded.error, MemoryError):
             add_note(decoded.error, where)
             raise decoded.error

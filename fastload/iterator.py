@@ -18,6 +18,7 @@ from fastload.decode import DecodeStage, ImageField, Source
 from fastload.errors import StoppedError, warn
 from fastload.formats.extents import Field, Int64Array
 from fastload.formats.image_sizes import size_extents
+from fastload.formats.places import described_place
 from fastload.handover import Handover
 from fastload.kernels import RawFields
 from fastload.left_out import leave_out, undecodable
@@ -269,20 +270,22 @@ class _NativeIterator:
 
     def _leave_out(self, arrays: Arrays, number: int, draws: Any) -> Any:
         """Takes samples whose images cannot be decoded out of a batch; returns its other draws."""
-        failed = undecodable(arrays)
+        run = self._run
+        failed = undecodable(arrays, run.extents.fields, self._choices)
         if not failed:
             return draws
-        places, run = list(failed), self._run
+        places = list(failed)
         indices = self.samples(number, arrays[-1])[places]
         leave_out(arrays, places, run.extents.fields, self._choices)
         arrays[-1] = np.concatenate([arrays[-1], indices])
         run.stats.count_missing(len(places))
         if _UNDECODABLE not in run.said:
             run.said.add(_UNDECODABLE)
-            _, error = failed[places[0]]
+            name, error = failed[places[0]]
+            place = described_place(run.extents, name, int(indices[0]))
             warn(
                 "samples are left out whose images cannot be decoded, which batches and stats() "
-                f"report as missing; the first is sample {indices[0]}: {decode_fault(error)}"
+                f"report as missing; the first is sample {indices[0]}{place}: {decode_fault(error)}"
             )
         return None if draws is None else np.delete(draws, places)
 

@@ -16,19 +16,24 @@ Array = npt.NDArray[Any]
 Arrays = list[Any]
 
 
-def undecodable(arrays: Arrays) -> dict[int, tuple[int, Exception]]:
+def undecodable(
+    arrays: Arrays, fields: Sequence[Field], chosen: Choices
+) -> dict[int, tuple[str, Exception]]:
     """The places in a batch of samples that have an image that cannot be decoded.
 
     Args:
         arrays: Of the batch; see `batches.Arrays`.
+        fields: Of the dataset.
+        chosen: What becomes of them.
 
     Returns:
-        For each place, in ascending order: the number of the array and what is wrong.
+        For each place, in ascending order: the name of the field, and what is wrong.
     """
-    found: dict[int, tuple[int, Exception]] = {}
-    for number, array in enumerate(arrays):
-        if isinstance(array, Decoded):
-            found |= {place: (number, error) for place, error in array.failed.items()}
+    images = [of.name for of in fields if isinstance(chosen.ragged.get(of.name), DecodeImage)]
+    decoded = [array for array in arrays if isinstance(array, Decoded)]
+    found: dict[int, tuple[str, Exception]] = {}
+    for name, array in zip(images, decoded, strict=True):
+        found |= {place: (name, error) for place, error in array.failed.items()}
     return dict(sorted(found.items()))
 
 

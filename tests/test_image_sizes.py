@@ -258,6 +258,8 @@ def test_golden_images_are_packed_in_the_same_way_and_read_for_ever(
     fastload.pack(tmp_path / "in", tmp_path / "out", encoded=True, shard_size=100, workers=1)
     made, kept = contents_of(tmp_path / "out"), contents_of(golden)
     manifests = [json.loads(each.pop("fastload.json")) | {"writer": ""} for each in (made, kept)]
+    assert manifests[0].pop("names") == [[len(files), "names-000000.txt"]]  # the old ones have none
+    assert len(made.pop("names-000000.txt").splitlines()) == len(files)
     assert manifests[0] == manifests[1]
     assert made == kept
     assert sizes(golden) == [of for _, of in files.values()]

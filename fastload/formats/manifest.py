@@ -12,6 +12,7 @@ from typing import Any
 
 from fastload.formats.extents import Field
 from fastload.formats.fields import read_schema, schema
+from fastload.formats.original_names import Names, read_names
 from fastload.formats.shard import Places, check_fields, place_shards
 from fastload.structure import Structure, flatten, from_json, to_json
 
@@ -104,6 +105,7 @@ class Manifest:
         generation: Counts how often samples or fields were added.
         splits: Ranges [start, stop) of samples by name.
         leftovers: What was not read of the input, by reason.
+        names: The files of the original names of the samples; none where no names are known.
 
     Example:
         >>> read_manifest("data/train").rows  # doctest: +SKIP
@@ -120,10 +122,12 @@ class Manifest:
     generation: int = 1
     splits: dict[str, tuple[int, int]] = field(default_factory=dict)
     leftovers: tuple[Leftover, ...] = ()
+    names: tuple[Names, ...] = ()
 
     def files(self) -> list[str]:
-        """The names of all shards."""
-        return [group.file(n) for group in self.groups for n in range(len(group.rows))]
+        """The file names of all shards, and of the original names."""
+        shards = [group.file(n) for group in self.groups for n in range(len(group.rows))]
+        return [*shards, *(of.file for of in self.names if of.file)]
 
     @property
     def fields(self) -> tuple[Field, ...]:
@@ -189,6 +193,7 @@ class Manifest:
             },
             "skipped": [[skipped.path, skipped.reason] for skipped in self.skipped],
             **({"leftovers": _described(self.leftovers)} if self.leftovers else {}),
+            **({"names": self.names} if self.names else {}),
             "source": self.source,
         }
         dumps = json.JSONEncoder(allow_nan=False).encode
@@ -264,6 +269,7 @@ def decode(content: bytes) -> Manifest:
         ),
         splits=_splits(entries.get("splits", {}), entries["rows"]),
         leftovers=_leftovers(entries.get("leftovers", {})),
+        names=read_names(entries.get("names"), entries["rows"]),
     )
     _check_whole(manifest, list(fields))
     if manifest.fingerprint != entries["fingerprint"]:

@@ -14,8 +14,10 @@ from fastload import _core
 from fastload.formats.extents import Field
 from fastload.formats.fields import TEXT
 from fastload.formats.manifest import Leftover, Manifest, Skipped
+from fastload.formats.original_names import NAMES_FILE
 from fastload.formats.packed import MANIFEST, read_manifest
 from fastload.pack.folder import SHARD_FILE, OutputFolder, files_of
+from fastload.pack.names import write_names
 from fastload.pack.opening import open_input
 from fastload.pack.plan import (
     MOST_STAMPS,
@@ -254,7 +256,7 @@ def _write(
     """Writes all; gives notices, too."""
     guessed = [field.name for field in plan.fields if field.name in source.guessed]
     described, stamp = plan.describe(), stamp_of(source)
-    noted = {"task": "pack", **described, "stamp": stamp, "files": [SHARD_FILE]}
+    noted = {"task": "pack", **described, "stamp": stamp, "files": [SHARD_FILE, NAMES_FILE]}
     folder.begin(noted, None, resume=resume)
     group = Group("main", digest(described))
     outcome = write_shards(source, plan, group, folder, workers, progress)
@@ -268,6 +270,7 @@ def _write(
         {**plan.source, **({"guessed": guessed} if guessed else {})},
         splits=split_rows(plan.splits, outcome.rows),
         leftovers=source.leftovers,
+        names=write_names(source, outcome, folder, 0),
     )
     folder.commit(manifest, WRITER)
     return manifest, _about_changes(source, stamp)

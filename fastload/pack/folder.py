@@ -19,6 +19,7 @@ from fastload.errors import refuse_pipe
 from fastload.formats import is_packed
 from fastload.formats.files import AnyPath, absolute
 from fastload.formats.manifest import Manifest, shard_file
+from fastload.formats.original_names import NAMES_FILE
 from fastload.formats.packed import (
     MANIFEST,
     PLAN,
@@ -196,7 +197,7 @@ class OutputFolder:
             os.unlink(self._file(MANIFEST))
         sync_folder(self.path)  # before its shards go
         self._clear_old_manifests()
-        self._clear({"files": [SHARD_FILE, *old_files]}, None)
+        self._clear({"files": [SHARD_FILE, NAMES_FILE, *old_files]}, None)
         self._move_in()
 
     def _move_in(self) -> None:
@@ -209,7 +210,7 @@ class OutputFolder:
             os.rename(os.path.join(fresh, name), self._file(name))
         sync_folder(self.path)
         # A run that was killed in `adopt` may have left some of the old ones.
-        self._clear({"files": [SHARD_FILE]}, read_manifest(self.path))
+        self._clear({"files": [SHARD_FILE, NAMES_FILE]}, read_manifest(self.path))
         self.finish()
 
     def begin(self, plan: dict[str, Any], keep: Manifest | None, *, resume: bool) -> None:

@@ -14,10 +14,12 @@ from typing import Any
 from fastload.formats.extents import Field
 from fastload.formats.fields import as_written, schema
 from fastload.formats.manifest import Classes, Manifest, Shards, merged_leftovers
+from fastload.formats.original_names import NAMES_FILE, joined_names, next_number
 from fastload.formats.packed import read_manifest
 from fastload.formats.shard import check_fields
 from fastload.pack.convert import COMPLETE, WRITER, PackReport, notices_of, report_on
 from fastload.pack.folder import OutputFolder
+from fastload.pack.names import write_names
 from fastload.pack.opening import open_input
 from fastload.pack.plan import SHARD_BYTES, Plan, differences, digest, stamp_of
 from fastload.pack.select import Renamed, Selection, in_order_of
@@ -102,8 +104,10 @@ def append(
         if split is not None:
             splits[split] = splits[split][0], manifest.rows + rows
         skipped = outcomes[0].skipped
+        names = write_names(opened, outcomes[0], folder, next_number(manifest.names))
         grown = replace(
             manifest,
+            names=joined_names([(manifest.rows, manifest.names), (rows, names)]),
             rows=manifest.rows + rows,
             groups=tuple(
                 joined([group, outcome.shards])
@@ -187,6 +191,7 @@ def add_column(
         outcomes = run.write([(renamed, empty)], by, progress)
         grown = replace(
             manifest,
+            names=manifest.names or write_names(renamed, outcomes[0], folder, 0),
             structure=structure,
             groups=(*manifest.groups, outcomes[0].shards),
             class_fields={**manifest.class_fields, **outcomes[0].classes},
@@ -251,7 +256,7 @@ class _Run:
             "groups": [plan.describe() for plan in plans],
             "shards": sum(plan.shards for plan in plans),
             "stamp": stamp_of(self.opened),
-            "files": [plan.file_name for plan in plans],
+            "files": [*(plan.file_name for plan in plans), NAMES_FILE],
         }
         outcomes = []
         with self.folder.undone_if_refused(self.manifest, resume=self.resume):

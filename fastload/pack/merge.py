@@ -12,7 +12,8 @@ from dataclasses import replace
 from fastload import _core
 from fastload.errors import FormatError
 from fastload.formats.files import AnyPath, absolute
-from fastload.formats.manifest import Manifest, merged_leftovers
+from fastload.formats.manifest import Manifest, merged_leftovers, shard_file
+from fastload.formats.original_names import NAMES_FILE, Names, joined_names
 from fastload.formats.packed import read_extents, read_manifest
 from fastload.pack.convert import WRITER, PackReport, report_on
 from fastload.pack.files import new_file, write_all
@@ -70,6 +71,7 @@ def merge(out: AnyPath, inputs: Sequence[AnyPath], *, overwrite: bool = False) -
         tuple(skipped for manifest in manifests for skipped in manifest.skipped),
         {"kind": "merge", "parts": [manifest.source for manifest in manifests]},
         splits=splits,
+        names=_renumbered(manifests),
         leftovers=merged_leftovers(of for manifest in manifests for of in manifest.leftovers),
     )
     with closing(folder):
@@ -80,10 +82,11 @@ def merge(out: AnyPath, inputs: Sequence[AnyPath], *, overwrite: bool = False) -
             "task": "merge",
             "file": first.groups[0].file_name,
             "shards": len(merged.groups[0].rows),
-            "files": [*files_of([merged]), *replaced],
+            "files": [*files_of([merged]), NAMES_FILE, *replaced],
         }
         folder.begin(noted, None, resume=False)
         copied = _bring(paths, manifests, merged, folder)
+        _bring_names(paths, manifests, folder)
         folder.commit(merged, WRITER)
     if copied:
         notices.append(f"{copied} shards are copies, because they cannot be links")
@@ -147,6 +150,32 @@ def _bring(
                     _copy(source, target, crc)
                     copied += 1
     return copied
+
+
+def _renumbered(manifests: Sequence[Manifest]) -> tuple[Names, ...]:
+    """The names of all samples, whose files are numbered one after the other."""
+    numbers = itertools.count()
+    return joined_names(
+        (
+            manifest.rows,
+            tuple(
+                Names(of.rows, of.file and shard_file(NAMES_FILE, next(numbers)))
+                for of in manifest.names
+            ),
+        )
+        for manifest in manifests
+    )
+
+
+def _bring_names(paths: Sequence[str], manifests: Sequence[Manifest], folder: OutputFolder) -> None:
+    """Copies the files of names, in the order of `_renumbered`."""
+    numbers = itertools.count()
+    for path, manifest in zip(paths, manifests, strict=True):
+        for file in [of.file for of in manifest.names if of.file]:
+            target = folder.shard(NAMES_FILE, next(numbers))
+            with open(os.path.join(path, file), "rb") as names, new_file(target) as descriptor:
+                while chunk := names.read(_CHUNK_BYTES):
+                    write_all(descriptor, memoryview(chunk))
 
 
 def _copy(source: str, target: str, crc32c: str) -> None:

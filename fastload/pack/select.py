@@ -96,6 +96,10 @@ class _Wrapper(Source):
         """The samples at `indices`."""
         return self.inner.take(indices)
 
+    def names(self, indices: Int64Array) -> Sequence[str] | None:
+        """Those of the input."""
+        return self.inner.names(indices)
+
     def random_access(self) -> Source:
         """The same in front of a source that can be read anywhere."""
         return dataclasses.replace(self, inner=self.inner.random_access())
@@ -146,8 +150,13 @@ class _Shuffled(_Wrapper):
         return self.inner.take(self._permutation.indices(start, stop - start))
 
     def take(self, indices: Int64Array) -> Part:
-        places = [self._permutation.at(index) for index in indices.tolist()]
-        return self.inner.take(np.array(places, np.int64))
+        return self.inner.take(self._places(indices))
+
+    def names(self, indices: Int64Array) -> Sequence[str] | None:
+        return self.inner.names(self._places(indices))
+
+    def _places(self, indices: Int64Array) -> Int64Array:
+        return np.array([self._permutation.at(index) for index in indices.tolist()], np.int64)
 
     def is_copied(self) -> bool:
         return False

@@ -95,3 +95,14 @@ def test_a_truncated_jpeg_is_left_out_and_counted() -> None:
     with pytest.warns(UserWarning, match="the first is sample 2"):
         [(images, _, missing)] = loader
     assert (len(images), missing.tolist(), loader.stats()["missing"]) == (3, [2], 1)
+
+
+def test_the_error_of_a_truncated_jpeg_names_its_file() -> None:
+    os.makedirs("d/k")
+    for number in range(4):
+        Image.fromarray(np.full((8, 8, 3), number, "u1")).save(f"d/k/{number}.jpg")
+    with open("d/k/2.jpg", "r+b") as file:
+        file.truncate(os.path.getsize("d/k/2.jpg") // 2)
+    fastload.pack("d", "out", encoded=True, workers=1)
+    with pytest.raises(ValueError, match=r"shard-000000\.safetensors: row 2, packed from k/2\.jpg"):
+        list(FastLoader("out", 4, transforms={"image": DecodeImage()}))

@@ -225,6 +225,13 @@ class Source(abc.ABC):
         """
         return None
 
+    def names(self, indices: Int64Array) -> Sequence[str] | None:
+        """The original file of each of the samples at `indices`, and the place in it.
+
+        Those that are left out have the same names in `Skipped`. None if they are not known.
+        """
+        return None
+
     def random_access(self) -> Source:
         """The same samples, where `take` does not read a stream again and again."""
         return self

@@ -147,6 +147,10 @@ class ImagesSource(Source):
     def _part(self, items: tuple[Item, ...]) -> ImagesPart:
         return ImagesPart(self.root, items, self.fields[0], self.first, self.size, self.strict)
 
+    def names(self, indices: Int64Array) -> list[str]:
+        """Paths below the root."""
+        return [self.items[index][0] for index in indices.tolist()]
+
     def paths(self) -> list[str]:
         """All images."""
         return [f"{self.root}/{path}" for path, _ in self.items]

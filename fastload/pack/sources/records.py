@@ -305,6 +305,10 @@ class RecordsSource(Source):
         """The samples at `indices`."""
         return RecordsPart(self.records.take(indices), indices, self.schema, self.strict)
 
+    def names(self, indices: Int64Array) -> list[str]:
+        """File and place of each."""
+        return [self.records.name(index) for index in indices.tolist()]
+
     def paths(self) -> Sequence[str]:
         """The files."""
         return self.records.files()
