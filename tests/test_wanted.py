@@ -192,6 +192,11 @@ def test_nothing_but_the_fields_asked_for_is_judged(
 
 
 def test_labels_alone_need_no_images(tmp_path: Path) -> None:
+    for name in ("a/0.png", "b/1.png", "b/2.png"):
+        put(tmp_path / "c" / name, b"no image")
+    assert rows(tmp_path / "c", tmp_path / "out", fields=["label"]) == [(0,), (1,), (1,)]
+    classes = fastload.open(tmp_path / "out").manifest.class_fields["label"]
+    assert (classes.names, classes.counts) == (("a", "b"), (1, 2))
     for name in ("a/0.png", "a/1.png", "b/2.png"):
         put(tmp_path / "d" / name, b"no image")
     put(tmp_path / "l.csv", b"name,y\n0.png,5\n1.png,6\n")

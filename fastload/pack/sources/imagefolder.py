@@ -6,7 +6,7 @@ import hashlib
 import os
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from fastload.errors import FormatError
 from fastload.formats.extents import Field, Int64Array
 from fastload.formats.manifest import Skipped
 from fastload.pack.inventory import Inventory, Names, is_split
+from fastload.pack.sources.arrays import ArrayColumn, columns_source
 from fastload.pack.sources.base import (
     Advance,
     AnyStreamed,
@@ -125,6 +126,22 @@ class ImagesPart(Part):
         return pixels
 
 
+@dataclass(frozen=True)
+class LabelsColumn(ArrayColumn):
+    """The labels of image files, which are not opened."""
+
+    files: tuple[str, ...]
+
+    def paths(self) -> Sequence[str]:
+        """The images."""
+        return self.files
+
+    def describe(self) -> Any:
+        """A hash of the images' names and classes."""
+        names = ("/".join(path.rsplit("/", 2)[1:]) for path in self.files)
+        return hashlib.sha256(os.fsencode("\0".join(names))).hexdigest()
+
+
 @dataclass(frozen=True, kw_only=True)
 class ImagesSource(Source):
     """All images below a folder."""
@@ -174,11 +191,11 @@ def open_images(
     allow_empty: bool = False,
     strict: bool = False,
     wanted: Wanted = ALL,
-) -> ImagesSource:
+) -> Source:
     """The images below the class folders of a folder, in torchvision's order.
 
     A sample is the tuple (image, label): uint8 (height, width, 3), or the bytes of the file with
-    `encoded`, and int64.
+    `encoded`, and int64. If only the labels are wanted, no image is opened.
 
     Raises:
         ValueError: images are to be resized and to be kept encoded.
@@ -186,7 +203,8 @@ def open_images(
         FormatError: no image can be read, or two differ in size and `resize` is not given.
         ImportError: Pillow is not installed.
     """
-    pillow()
+    if wanted.takes("image"):
+        pillow()
     inventory.need_folder()
     root = inventory.path
     classes, items = _scan(inventory)
@@ -200,6 +218,8 @@ def open_images(
             "(allow_empty=True) keeps such classes"
         )
     size, shaping = size_and_shaping(resize, resize_shorter, encoded)
+    if wanted.takes("label") and not wanted.takes("image"):
+        return _labels(root, classes, items)
     first, shape = "", (0, 0) if size is None else (size.height, size.width)
     if not encoded and size is None:
         with warnings.catch_warnings():
@@ -222,6 +242,15 @@ def open_images(
         shaping=shaping,
         strict=strict,
     )
+
+
+def _labels(root: str, classes: Sequence[str], items: Sequence[Item]) -> Source:
+    """The labels alone, in tuples."""
+    numbers = np.array([label for _, label in items], np.int64)
+    files = tuple(f"{root}/{path}" for path, _ in items)
+    column = LabelsColumn(Field("label", "int64", ()), len(items), numbers, files)
+    made = columns_source("imagefolder", [column], (0,), local=True)
+    return replace(made, classes={"label": tuple(classes)})
 
 
 def _scan(inventory: Inventory) -> tuple[list[str], list[Item]]:
