@@ -215,6 +215,8 @@ def test_tiktoken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("1e400", "1e400 is larger than what float64 holds"),
         ("-1e-400", "-1e-400 is smaller than what float64 holds"),
+        ("0." + "0" * 400 + "1", "is smaller than what float64 holds"),
+        ("1" + "0" * 400 + ".0", "is larger than what float64 holds"),
         ("9007199254740993.0", "is an integer that float64 does not hold"),
         ("18446744073709551616", "exceeds int64"),
         ("[1.5, 1e400]", "1e400 is larger"),

@@ -65,9 +65,10 @@ class RowScanner:
         quotes = codes == _QUOTE
         if self.is_open or quotes.any():
             inside = np.logical_xor.accumulate(quotes) ^ self.is_open
-            before = np.append(np.uint8(self._before), codes[:-1])
+            opening = np.flatnonzero(quotes & inside)
+            before = np.where(opening > 0, codes[opening - 1], np.uint8(self._before))
             starts = np.isin(before, [self._delimiter, _NEWLINE, _RETURN, _QUOTE])
-            if (quotes & inside & ~starts).any():  # some are characters
+            if not starts.all():  # some are characters
                 return self._slow_ends(content, np.flatnonzero(is_end))
             is_end &= ~inside
             self.is_open = bool(inside[-1])

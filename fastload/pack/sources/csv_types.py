@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _ADVICE = "--dtypes NAME=DTYPE (dtypes=) says what the column holds"
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _ZERO_LED = r"^[+-]?0[0-9]+$"
-_TINY = re.compile(rb"[eE]-0*[0-9]{3}|[0-9]{200}")  # what may be a number next to 0
+_TINY = re.compile(rb"[0-9](?:\.?[eE]-0*[0-9]{3}|[0-9]{199})")  # what may be a number next to 0
 _EXACT = 2.0**53  # float64 holds all integers below
 
 
@@ -74,19 +74,20 @@ class ColumnTypes:
     def check(self, reader: CsvReader, table: Any, content: bytes, unit: Unit) -> None:
         """Raises FormatError for a number that its column does not hold as the text has it."""
         pyarrow = library("pyarrow", "parquet")
-        has_zero_led = self.zero_led.search(content) is not None
-        has_tiny = _TINY.search(content) is not None
-        for of in table.schema:
-            column, is_guessed = table.column(of.name), of.name not in self.given
+        columns = [of for of in table.schema if _is_number(pyarrow, of.type)]
+        floats = {of.name for of in columns if pyarrow.types.is_floating(of.type)}
+        guessed = {of.name for of in columns if of.name not in self.given}
+        has_tiny = bool(floats) and _TINY.search(content) is not None
+        has_zero_led = bool(guessed) and self.zero_led.search(content) is not None
+        for of in columns:
             rows: set[int] = set()
-            if pyarrow.types.is_floating(of.type):
-                values = numbers(column.combine_chunks().fill_null(1))
+            if of.name in floats:
+                values = numbers(table.column(of.name).combine_chunks().fill_null(1))
                 is_exact = of.type == pyarrow.float64()
                 large = np.abs(values) >= _EXACT if is_exact else np.isinf(values)
                 rows.update(np.flatnonzero(large | (values == 0) if has_tiny else large).tolist())
-            if is_guessed and has_zero_led and _is_number(pyarrow, of.type):
-                texts = _texts(reader, content, unit, of.name)
-                rows.update(_zero_led_rows(texts))
+            if has_zero_led and of.name in guessed:
+                rows.update(_zero_led_rows(_texts(reader, content, unit, of.name)))
             if rows:
                 self._check_rows(reader, content, unit, of, sorted(rows))
 

@@ -11,7 +11,11 @@ from fastload.pack.sources.images import BadRecordError
 from fastload.pack.sources.leaves import read_leaf
 from fastload.pack.sources.wanted import ALL, Wanted
 
-_SUSPECT = re.compile(rb"[eE][-+]?[0-9]{3}|[0-9]{16}")  # all that float64 may not hold has this
+# All numbers that float64 may not hold have an exponent of three digits, 16 digits in front of the
+# point, or very many behind it.
+_SUSPECT = re.compile(
+    rb"[0-9](?:[eE][-+]?[0-9]{3}|(?<![0-9.][0-9])[0-9]{15}|[0-9]{299})",
+)
 
 
 def parse_json(content: bytes, wanted: Wanted = ALL, name: str = "") -> Any:
