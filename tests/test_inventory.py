@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
-import shutil
 import socket
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -231,6 +230,76 @@ def test_a_hundred_paths_are_kept_of_each_reason(tmp_path: Path) -> None:
     assert (left.count, len(left.paths), left.paths[:2]) == (120, 100, ("0.txt", "1.txt"))
 
 
+# --- Kinds that find their files in other ways --------------------------------------------------
+
+
+def _lmdb(folder: Path) -> dict[str, Any]:
+    with lmdb.open(str(folder)) as made, made.begin(write=True) as entries:
+        entries.put(b"k", b"v")
+    return {"files": 2}  # lock.mdb belongs to it
+
+
+def _mds(folder: Path) -> dict[str, Any]:
+    shard = (1).to_bytes(4, "little") + (12).to_bytes(4, "little") + (16).to_bytes(4, "little")
+    (folder / "shard.0.mds").write_bytes(shard + b"\1\0\0\0")
+    columns = {"column_names": ["x"], "column_encodings": ["int32"], "column_sizes": [4]}
+    data = {"basename": "shard.0.mds", "bytes": 16}
+    entry = {**columns, "format": "mds", "compression": None, "samples": 1, "raw_data": data}
+    (folder / "index.json").write_text(json.dumps({"version": 2, "shards": [entry]}))
+    return {"files": 2}
+
+
+def _imagelist(folder: Path) -> dict[str, Any]:
+    for name in ("b/1", "2", "3", ".h"):
+        put(folder / f"{name}.png", encoded(noise(4, 4), "PNG"))
+    put(folder / "labels.csv", b"id,y\nb/1.png,0\n2,1\n")
+    return {"files": 3, "labels": folder / "labels.csv"}
+
+
+def _saved(folder: Path) -> dict[str, Any]:
+    from test_source_arrow import save_to_disk
+
+    folder.rmdir()
+    save_to_disk(folder, TABLE, {})
+    return {"files": len(os.listdir(folder)), "kind": "arrow"}
+
+
+@pytest.mark.parametrize("make", [_lmdb, _mds, _imagelist, _saved])
+def test_entries_add_up_for_kinds_with_an_index(
+    tmp_path: Path, make: Callable[[Path], dict[str, Any]]
+) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    options = {"kind": make.__name__[1:], **make(folder)}
+    files = options.pop("files")
+    kinds = {"_imagelist": "imagefolder", "_saved": "arrow"}  # whose files they would read
+    _one_of_everything(folder, kinds.get(make.__name__, ""))
+    report = fastload.pack(folder, tmp_path / "out", **options)
+    reported = [path for left in report.leftovers for path in left.paths]
+    assert len(set(reported)) == sum(left.count for left in report.leftovers)
+    assert len(reported) + files == len(list(walk(str(folder))))
+
+
+def test_members_of_npz_archives_that_are_no_arrays_are_reported(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=np.arange(3))
+    with zipfile.ZipFile(tmp_path / "a.npz", "a") as archive:
+        archive.writestr("notes.txt", "x")
+    (left,) = fastload.pack(tmp_path / "a.npz", tmp_path / "out").leftovers
+    assert left.paths == ("a.npz: notes.txt",)
+    text = refused(tmp_path / "a.npz", tmp_path / "no", strict=True)
+    assert "1 entry of the input is not read" in text
+    fastload.pack(tmp_path / "a.npz", tmp_path / "yes", strict=True, ignore="notes.txt")
+
+
+@pytest.mark.parametrize("kind", ["npz", "raw", "beton"])
+def test_a_folder_where_a_single_file_is_needed(tmp_path: Path, kind: str) -> None:
+    np.savez(tmp_path / "a.npz", x=np.arange(3))
+    text = refused(tmp_path, tmp_path.parent / "out", kind=kind)
+    assert f"{kind} is read from a single file, no folder" in text
+    text = refused(tmp_path, tmp_path.parent / "out")
+    assert "no kind of input is a folder of files of such names (.npz)" in text
+
+
 # --- Which kind -------------------------------------------------------------------------------
 
 
@@ -266,112 +335,3 @@ def test_the_report_says_which_kind_was_taken_and_why(
     assert "read as csv: its name says so" in capsys.readouterr().err
     assert main(["pack", str(tmp_path / "x.csv"), str(tmp_path / "o2"), "--dry-run"]) == 0
     assert "read as csv: its name says so" in capsys.readouterr().err
-
-
-# --- Folders in folders -----------------------------------------------------------------------
-
-
-def test_files_below_a_folder_come_in_natural_order_as_open_reads_them(tmp_path: Path) -> None:
-    for number, name in enumerate(["x2", "x10", "b/x1", "b10/x", "b2/x", "x2/a", "x2/c/a"]):
-        (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
-        np.save(tmp_path / f"in/{name}.npy", np.array([number]))
-    dataset = fastload.open(tmp_path / "in")
-    rows = [int(dataset[row]) for row in range(len(dataset))]
-    assert rows == [2, 4, 3, 5, 6, 0, 1]
-    fastload.pack(tmp_path / "in", tmp_path / "out")
-    out = fastload.open(tmp_path / "out")
-    assert [int(out[row]) for row in range(len(out))] == rows
-
-
-@pytest.mark.parametrize("names", [("train", "val"), ("Train", "TEST"), ("train2017", "val2017")])
-@pytest.mark.parametrize("kind", ["csv", "imagefolder", "npy"])
-def test_folders_that_look_like_splits_are_refused(
-    tmp_path: Path, kind: str, names: tuple[str, str]
-) -> None:
-    suffix, make, _ = KINDS[kind]
-    for name in names:
-        where = tmp_path / "in" / name / "n01"
-        where.mkdir(parents=True)
-        make(where / f"0{suffix}", 0)
-    text = refused(tmp_path / "in", tmp_path / "out")
-    first, second = sorted(names)
-    assert f"pack {tmp_path}/in/{first}, then append {tmp_path}/in/{second}" in text
-    fastload.pack(tmp_path / "in" / first, tmp_path / "out")
-    fastload.append(tmp_path / "in" / second, tmp_path / "out", split=second)
-
-
-def test_a_folder_of_packed_folders_names_them(tmp_path: Path) -> None:
-    for name in ("train", "val"):
-        fastload.pack(np.arange(3), tmp_path / "data" / name)
-    names = f"holds packed datasets: {tmp_path}/data/train, {tmp_path}/data/val"
-    assert names in refused(tmp_path / "data", tmp_path / "out")
-    with pytest.raises(fastload.FormatError, match=names):
-        fastload.open(tmp_path / "data")
-    with pytest.raises(fastload.FormatError, match=names):
-        fastload.TokenDataset(tmp_path / "data", 2)
-
-
-def test_environments_and_mds_folders_in_subfolders_are_named(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        (tmp_path / "in" / name).mkdir(parents=True)
-        with lmdb.open(str(tmp_path / "in" / name)) as made, made.begin(write=True) as entries:
-            entries.put(b"k", b"v")
-    text = refused(tmp_path / "in", tmp_path / "out")
-    assert f"2 files of such names lie in {tmp_path}/in/a, {tmp_path}/in/b; pack one" in text
-    report = fastload.pack(tmp_path / "in/a", tmp_path / "out", strict=True)
-    assert (report.rows, report.leftovers) == (1, ())
-
-
-def test_links_to_the_root_and_above_it_mix_no_classes(tmp_path: Path) -> None:
-    for name in ("a/0", "b/1"):
-        put(tmp_path / f"in/{name}.png", encoded(noise(4, 4), "PNG"))
-    (tmp_path / "in/a/root").symlink_to("..")
-    (tmp_path / "in/b/above").symlink_to("../..")
-    (tmp_path / "in/b/again").symlink_to(tmp_path / "in/b")
-    report = fastload.pack(tmp_path / "in", tmp_path / "out")
-    dataset = fastload.open(tmp_path / "out")
-    assert [int(label) for _, label in map(dataset.__getitem__, range(len(dataset)))] == [0, 1]
-    assert report.leftovers[0].paths == ("a/root", "b/above", "b/again")
-    shutil.rmtree(tmp_path / "out")
-    (tmp_path / "in/c").symlink_to("gone")
-    assert "in/c: a link to a class folder" in refused(tmp_path / "in", tmp_path / "out")
-
-
-def test_images_beside_the_class_folders_are_refused(tmp_path: Path) -> None:
-    for name in ("a/0", "b/1", "cover"):
-        put(tmp_path / f"in/{name}.png", encoded(noise(4, 4), "PNG"))
-    assert "cover.png: it lies in no class folder" in refused(tmp_path / "in", tmp_path / "out")
-    report = fastload.pack(tmp_path / "in", tmp_path / "out", ignore=["cover.png"], strict=True)
-    assert report.rows == 2
-
-
-def test_files_that_an_index_does_not_name_are_refused(tmp_path: Path) -> None:
-    from test_source_arrow import save_to_disk
-
-    save_to_disk(tmp_path / "in", pa.table({"x": list(range(10))}), {})
-    shutil.copy(tmp_path / "in/data-00000-of-00002.arrow", tmp_path / "in/cache-1.arrow")
-    report = fastload.pack(tmp_path / "in", tmp_path / "out")
-    assert [left.paths for left in report.leftovers] == [("cache-1.arrow",)]
-    shutil.copy(tmp_path / "in/data-00000-of-00002.arrow", tmp_path / "in/data-7.arrow")
-    text = refused(tmp_path / "in", tmp_path / "out2")
-    assert "data-7.arrow: state.json does not name it" in text
-
-
-def test_a_file_where_a_folder_is_needed(tmp_path: Path) -> None:
-    put(tmp_path / "x.png", encoded(noise(4, 4), "PNG"))
-    text = refused(tmp_path / "x.png", tmp_path / "out", kind="imagefolder")
-    assert "imagefolder needs a folder" in text
-
-
-def test_examples_of_what_a_walk_must_stand(tmp_path: Path) -> None:
-    odd = os.fsdecode(b"in/\xff.txt")
-    put(tmp_path / odd, b"x")
-    put(tmp_path / "in/new\nline", b"x")
-    (tmp_path / "in/loop").symlink_to("loop")
-    buffer = io.BytesIO()
-    np.save(buffer, np.arange(3))
-    for name in ("a", "a1", "a1b", "a1b2"):  # names that begin alike
-        put(tmp_path / f"in/{name}/x.npy", buffer.getvalue())
-    report: Any = fastload.pack(tmp_path / "in", tmp_path / "out")
-    assert report.rows == 12
-    assert sum(left.count for left in report.leftovers) == 3

@@ -318,10 +318,12 @@ def check_strict(leftovers: Sequence[Leftover]) -> None:
     """Raises FormatError if anything is left over but hidden and ignored entries."""
     left = [of for of in leftovers if of.reason not in _EXCUSED]
     if left:
-        count = sum(of.count for of in left)
+        number = sum(of.count for of in left)
+        count = "1 entry" if number == 1 else f"{number} entries"
+        verb = "is" if number == 1 else "are"
         reasons = "; ".join(f"{of.reason}: {', '.join(of.paths[:_SHOWN])}" for of in left)
         raise FormatError(
-            f"strict: {count} entries of the input are not read: {reasons}; "
+            f"strict: {count} of the input {verb} not read: {reasons}; "
             "--ignore GLOB (ignore=) names what may be left out"
         )
 

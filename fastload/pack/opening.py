@@ -35,6 +35,8 @@ def open_input(
 
     check_counts(limit=1 if limit is None else limit)
     patterns = [ignore] if isinstance(ignore, str) else list(ignore)
+    if not all(isinstance(pattern, str) for pattern in patterns):
+        raise TypeError(f"ignore: patterns of names are needed, not {ignore!r}")
     given = {**options, "dtypes": dtypes, "strict": strict or all_records}
     opened = open_source(source, kind, given, Wanted.of(fields), patterns)
     try:

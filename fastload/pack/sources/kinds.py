@@ -14,7 +14,7 @@ from fastload.errors import FormatError
 from fastload.formats import is_packed
 from fastload.formats.arrays import is_tensor
 from fastload.formats.files import AnyPath, absolute
-from fastload.pack.inventory import Inventory
+from fastload.pack.inventory import NO_NAMES, Inventory
 from fastload.pack.sources import (
     arrow,
     beton,
@@ -72,6 +72,7 @@ OPTIONS: dict[str, Option] = {option.name: option for kind in KINDS for option i
 
 _BY_NAME = {kind.name: kind for kind in KINDS}
 _TABLES = (parquet.KIND, arrow.KIND, csv.KIND)  # that have columns in the names of folders
+_MOST_ENDINGS = 10
 _PREDOMINANT = 10  # times as many files as of the next kind: the others are strays
 _DATASET_NAME = re.compile(r"[^\W\d][\w.]*:[^\W\d][\w.]*")
 
@@ -124,6 +125,8 @@ def open_source(
     else:
         chosen, reason = _BY_NAME[kind], "--from says so"
     _check_options(chosen.name, given, chosen.options)
+    if inventory.is_folder and chosen.names == NO_NAMES:
+        raise FormatError(f"{inventory.path}: {chosen.name} is read from a single file, no folder")
     inventory.choose(chosen.name, chosen.names)
     if inventory.is_folder and chosen is not imagefolder.KIND:
         inventory.check_splits()
@@ -189,6 +192,13 @@ def _kind_of_folder(inventory: Inventory) -> tuple[Kind, str]:
     given = inventory.given.keys() - {"strict", DTYPES.name}
     taking = [kind for kind in found if given <= {option.name for option in kind.options}]
     found = sorted(taking or found, key=lambda kind: -counts[kind.name][0])
+    if not found and inventory.paths:
+        endings = sorted({os.path.splitext(path)[1].lower() or path for path in inventory.paths})
+        raise FileNotFoundError(
+            f"{inventory.path}: no kind of input is a folder of files of such names "
+            f"({', '.join(endings[:_MOST_ENDINGS])}), and there are no class folders of images in "
+            "it; docs/pack.md lists what can be packed"
+        )
     if not found:
         return imagefolder.KIND, "no other kind reads files of such names in a folder"
     shown = []

@@ -85,7 +85,13 @@ def open_npz(
             archive = stack.enter_context(zipfile.ZipFile(full))
         except zipfile.BadZipFile as error:
             raise FormatError(f"{full}: damaged .npz archive: {error}") from error
-        names = [name for name in archive.namelist() if name.endswith(".npy")]
+        names = []
+        for name in archive.namelist():
+            if name.endswith(".npy"):
+                names.append(name)
+            elif not name.endswith("/"):  # a folder holds nothing itself
+                shown = f"{inventory.below(full)}: {name}"
+                inventory.leave(shown, "npz does not read members of this name")
         if not names:
             raise FormatError(f"{full}: no arrays in this archive")
         wanted.check(name.removesuffix(".npy") for name in names)

@@ -1,0 +1,124 @@
+"""Folders in folders: what is read of them, and which are refused."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import numpy as np
+import pyarrow as pa
+import pytest
+from packing import encoded, noise, put, refused
+from test_inventory import KINDS
+
+import fastload
+
+
+def test_files_below_a_folder_come_in_natural_order_as_open_reads_them(tmp_path: Path) -> None:
+    for number, name in enumerate(["x2", "x10", "b/x1", "b10/x", "b2/x", "x2/a", "x2/c/a"]):
+        (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
+        np.save(tmp_path / f"in/{name}.npy", np.array([number]))
+    dataset = fastload.open(tmp_path / "in")
+    rows = [int(dataset[row]) for row in range(len(dataset))]
+    assert rows == [2, 4, 3, 5, 6, 0, 1]
+    fastload.pack(tmp_path / "in", tmp_path / "out")
+    out = fastload.open(tmp_path / "out")
+    assert [int(out[row]) for row in range(len(out))] == rows
+
+
+@pytest.mark.parametrize("names", [("train", "val"), ("Train", "TEST"), ("train2017", "val2017")])
+@pytest.mark.parametrize("kind", ["csv", "imagefolder", "npy"])
+def test_folders_that_look_like_splits_are_refused(
+    tmp_path: Path, kind: str, names: tuple[str, str]
+) -> None:
+    suffix, make, _ = KINDS[kind]
+    for name in names:
+        where = tmp_path / "in" / name / "n01"
+        where.mkdir(parents=True)
+        make(where / f"0{suffix}", 0)
+    text = refused(tmp_path / "in", tmp_path / "out")
+    first, second = sorted(names)
+    assert f"pack {tmp_path}/in/{first}, then append {tmp_path}/in/{second}" in text
+    fastload.pack(tmp_path / "in" / first, tmp_path / "out")
+    fastload.append(tmp_path / "in" / second, tmp_path / "out", split=second)
+
+
+def test_a_folder_of_packed_folders_names_them(tmp_path: Path) -> None:
+    for name in ("train", "val"):
+        fastload.pack(np.arange(3), tmp_path / "data" / name)
+    names = f"holds packed datasets: {tmp_path}/data/train, {tmp_path}/data/val"
+    assert names in refused(tmp_path / "data", tmp_path / "out")
+    with pytest.raises(fastload.FormatError, match=names):
+        fastload.open(tmp_path / "data")
+    with pytest.raises(fastload.FormatError, match=names):
+        fastload.TokenDataset(tmp_path / "data", 2)
+
+
+def test_environments_and_mds_folders_in_subfolders_are_named(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / "in" / name).mkdir(parents=True)
+        with lmdb.open(str(tmp_path / "in" / name)) as made, made.begin(write=True) as entries:
+            entries.put(b"k", b"v")
+    text = refused(tmp_path / "in", tmp_path / "out")
+    assert f"2 files of such names lie in {tmp_path}/in/a, {tmp_path}/in/b; pack one" in text
+    report = fastload.pack(tmp_path / "in/a", tmp_path / "out", strict=True)
+    assert (report.rows, report.leftovers) == (1, ())
+
+
+def test_links_to_the_root_and_above_it_mix_no_classes(tmp_path: Path) -> None:
+    for name in ("a/0", "b/1"):
+        put(tmp_path / f"in/{name}.png", encoded(noise(4, 4), "PNG"))
+    (tmp_path / "in/a/root").symlink_to("..")
+    (tmp_path / "in/b/above").symlink_to("../..")
+    (tmp_path / "in/b/again").symlink_to(tmp_path / "in/b")
+    report = fastload.pack(tmp_path / "in", tmp_path / "out")
+    dataset = fastload.open(tmp_path / "out")
+    assert [int(label) for _, label in map(dataset.__getitem__, range(len(dataset)))] == [0, 1]
+    assert report.leftovers[0].paths == ("a/root", "b/above", "b/again")
+    shutil.rmtree(tmp_path / "out")
+    (tmp_path / "in/c").symlink_to("gone")
+    assert "in/c: a link to a class folder" in refused(tmp_path / "in", tmp_path / "out")
+
+
+def test_images_beside_the_class_folders_are_refused(tmp_path: Path) -> None:
+    for name in ("a/0", "b/1", "cover"):
+        put(tmp_path / f"in/{name}.png", encoded(noise(4, 4), "PNG"))
+    assert "cover.png: it lies in no class folder" in refused(tmp_path / "in", tmp_path / "out")
+    report = fastload.pack(tmp_path / "in", tmp_path / "out", ignore=["cover.png"], strict=True)
+    assert report.rows == 2
+
+
+def test_files_that_an_index_does_not_name_are_refused(tmp_path: Path) -> None:
+    from test_source_arrow import save_to_disk
+
+    save_to_disk(tmp_path / "in", pa.table({"x": list(range(10))}), {})
+    shutil.copy(tmp_path / "in/data-00000-of-00002.arrow", tmp_path / "in/cache-1.arrow")
+    report = fastload.pack(tmp_path / "in", tmp_path / "out")
+    assert [left.paths for left in report.leftovers] == [("cache-1.arrow",)]
+    shutil.copy(tmp_path / "in/data-00000-of-00002.arrow", tmp_path / "in/data-7.arrow")
+    text = refused(tmp_path / "in", tmp_path / "out2")
+    assert "data-7.arrow: state.json does not name it" in text
+
+
+def test_a_file_where_a_folder_is_needed(tmp_path: Path) -> None:
+    put(tmp_path / "x.png", encoded(noise(4, 4), "PNG"))
+    text = refused(tmp_path / "x.png", tmp_path / "out", kind="imagefolder")
+    assert "imagefolder needs a folder" in text
+
+
+def test_examples_of_what_a_walk_must_stand(tmp_path: Path) -> None:
+    odd = os.fsdecode(b"in/\xff.txt")
+    put(tmp_path / odd, b"x")
+    put(tmp_path / "in/new\nline", b"x")
+    (tmp_path / "in/loop").symlink_to("loop")
+    buffer = io.BytesIO()
+    np.save(buffer, np.arange(3))
+    for name in ("a", "a1", "a1b", "a1b2"):  # names that begin alike
+        put(tmp_path / f"in/{name}/x.npy", buffer.getvalue())
+    report: Any = fastload.pack(tmp_path / "in", tmp_path / "out")
+    assert report.rows == 12
+    assert sum(left.count for left in report.leftovers) == 3
