@@ -7,7 +7,7 @@ import numpy
 import numpy.typing
 import typing
 import typing_extensions
-__all__: list[str] = ['ArrayOrder', 'CudaDevice', 'Engine', 'EpochPlan', 'LoadStats', 'Mixture', 'Occurrences', 'Permutation', 'PixelPlan', 'PushedOrder', 'ShipmentForm', 'SlotPool', 'StreamTimes', 'Table', 'TableBuilder', 'Transfer', 'WeightTable', 'copy_kernels', 'crc32c', 'crc32c_combine', 'measure_gather', 'set_copy_kernel', 'start_writeback']
+__all__: list[str] = ['ArrayOrder', 'CudaDevice', 'Engine', 'EpochPlan', 'LoadStats', 'Mixture', 'Occurrences', 'Permutation', 'PixelPlan', 'PushedOrder', 'ShipmentForm', 'SlotPool', 'StreamTimes', 'Table', 'TableBuilder', 'Transfer', 'WeightTable', 'copy_kernels', 'crc32c', 'crc32c_combine', 'is_exiting', 'measure_gather', 'set_copy_kernel', 'start_writeback']
 class Permutation:
     """
     A keyed bijection of [0, n) in O(1) memory.
@@ -319,6 +319,10 @@ def crc32c(data: typing_extensions.Buffer, crc: typing.SupportsInt | typing.Supp
 def crc32c_combine(crc_a: typing.SupportsInt | typing.SupportsIndex, crc_b: typing.SupportsInt | typing.SupportsIndex, length_b: typing.SupportsInt | typing.SupportsIndex) -> int:
     """
     CRC32C of two parts laid end to end.
+    """
+def is_exiting() -> bool:
+    """
+    Whether Python has begun to exit.
     """
 def measure_gather(table: Table, indices: numpy.typing.NDArray[numpy.int64], batch: typing.SupportsInt | typing.SupportsIndex, threads: typing.SupportsInt | typing.SupportsIndex, seconds: typing.SupportsFloat | typing.SupportsIndex) -> float:
     """

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import math
+import os
 from typing import Any
 
 import torch
-from torch.utils.data import BatchSampler, DistributedSampler, IterableDataset, SequentialSampler
+from torch.utils.data import (
+    BatchSampler,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+)
 from torch.utils.data._utils import collate
 
 from fastload.batches import batch_maker
@@ -21,6 +29,9 @@ from fastload.structure import MISSING, REAL, with_added
 from fastload.tokens import TokenDataset
 from fastload.transforms import DecodeImage, Transforms, choices
 from fastload.weighted import WeightedSampler, is_own
+
+_SHUFFLED = "made_of_shuffle"
+_THREADS_PER_CPU = 8  # more are a mistake; some more than CPUs help where files are slow
 
 # How torch ships it, unless somebody has been there before: then the modules of functions tell.
 _COLLATE_MAP = dict(collate.default_collate_fn_map)
@@ -75,6 +86,32 @@ def check_own(
         )
     if batch_transform is not None and not callable(batch_transform):
         raise TypeError(f"batch_transform must be a function of a batch, not {batch_transform!r}")
+
+
+def check_counts(num_workers: Any, timeout: Any) -> None:
+    """Raises for numbers that torch refuses at `iter()`, with less to go by.
+
+    Raises:
+        TypeError: `num_workers` is no integer.
+        ValueError: `timeout` is not a number.
+    """
+    if isinstance(num_workers, float) and num_workers > 0:
+        raise TypeError(f"num_workers must be an integer, not {num_workers!r}")
+    if isinstance(timeout, float) and math.isnan(timeout):
+        raise ValueError("timeout must be 0 or a positive number of seconds, not nan")
+
+
+def check_prefetch(prefetch_factor: Any) -> None:
+    """Raises for what `prefetch_factor` cannot be where `num_workers` is left out.
+
+    Raises:
+        TypeError: it is no integer.
+        ValueError: it is not positive.
+    """
+    if isinstance(prefetch_factor, bool) or not hasattr(prefetch_factor, "__index__"):
+        raise TypeError(f"prefetch_factor must be an integer, not {prefetch_factor!r}")
+    if prefetch_factor < 1:
+        raise ValueError(f"prefetch_factor must be at least 1, not {prefetch_factor}")
 
 
 def check_reading(
@@ -156,6 +193,8 @@ def as_first_given(dataset: Any, arguments: dict[str, Any]) -> dict[str, Any]:
     sampler, batch_sampler = arguments["sampler"], arguments["batch_sampler"]
     if sampler is None:
         return arguments
+    if getattr(sampler, _SHUFFLED, False):
+        arguments = arguments | {"shuffle": None}
     if isinstance(dataset, IterableDataset):
         made_by_torch = type(sampler).__name__ == "_InfiniteConstantSampler"
         return arguments | ({"sampler": None, "batch_sampler": None} if made_by_torch else {})
@@ -168,6 +207,12 @@ def as_first_given(dataset: Any, arguments: dict[str, Any]) -> dict[str, Any]:
     if batch_sampler is not None and arguments["batch_size"] is None and dummy:
         return arguments | {"batch_size": 1, "sampler": None}
     return arguments
+
+
+def mark_shuffled(loader: Any) -> None:
+    """Marks a sampler that was made of `shuffle=True`: a loader may be rebuilt with both."""
+    if loader.shuffle and type(loader.sampler) in (RandomSampler, KeyedSampler):
+        setattr(loader.sampler, _SHUFFLED, True)
 
 
 def with_keyed_sampler(
@@ -259,6 +304,17 @@ def pins(device_name: str, *, may_warn: bool) -> bool:
             "pinned memory won't be used.",
         )
     return found and not torch.backends.mps.is_available()
+
+
+def warn_of_threads(num_workers: int, said: set[str]) -> None:
+    """Warns, once, of many more threads than CPUs."""
+    cpus = len(os.sched_getaffinity(0))
+    if num_workers > _THREADS_PER_CPU * cpus and "threads" not in said:
+        said.add("threads")
+        warn(
+            f"num_workers={num_workers} threads load this dataset, and {cpus} CPUs run them; where "
+            "num_workers is left out, there are at most 4"
+        )
 
 
 def warn_of_unused(loader: Any, said: set[str]) -> None:

@@ -93,7 +93,10 @@ class _NativeIterator:
         if run.worker_rules and not self._stream.waits_for_next:
             if is_new:  # torch makes an iterator over its sampler twice
                 self._stream = self._new_stream()
-            self._start(run.pulls_ahead)
+            try:
+                self._start(run.pulls_ahead)
+            except StoppedError as stop:
+                _raise_stopped(stop)
 
     def _new_stream(self) -> Stream:
         run = self._run
@@ -222,6 +225,8 @@ class _NativeIterator:
         except StopIteration:
             self._progress.finished = True
             raise
+        except StoppedError as stop:
+            _raise_stopped(stop)
         progress = self._progress
         progress.handed = progress.turns
         return batch
@@ -360,6 +365,13 @@ class _Samples:
 
     def __call__(self) -> Int64Array:
         return self._iterator.samples(self._number, self._missing)
+
+
+def _raise_stopped(error: StoppedError) -> NoReturn:
+    """Raises the error; in a daemon thread while Python exits SystemExit, which prints nothing."""
+    if _core.is_exiting() and threading.current_thread().daemon:
+        raise SystemExit from None
+    raise error
 
 
 def _ended(timeout_s: float) -> None:

@@ -13,11 +13,14 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sampler,
 from fastload import dataset as datasets
 from fastload.arguments import (
     as_first_given,
+    check_counts,
     check_masked,
     check_not_empty,
     check_own,
     check_reading,
     check_transforms,
+    mark_shuffled,
+    warn_of_threads,
     warn_of_unused,
     with_keyed_sampler,
 )
@@ -162,7 +165,7 @@ class FastLoader(StatefulLoader[T_co]):
         on_error, verify = steps.on_error, steps.verify
         own = seed, shard, order, tail, sampler, io, device, batch_transform, static_buffers
         check_own(*own, on_error)
-        if isinstance(dataset, (str, os.PathLike)):
+        if isinstance(dataset, (str, bytes, os.PathLike)):
             dataset = datasets.open(dataset, io=io or "auto", verify=verify)
         arguments: dict[str, Any] = {
             "batch_size": batch_size,
@@ -182,6 +185,7 @@ class FastLoader(StatefulLoader[T_co]):
             "pin_memory_device": pin_memory_device,
             "in_order": in_order,
         }
+        check_counts(num_workers, timeout)
         arguments = as_first_given(dataset, arguments)
         native = native_extents(dataset)
         check_not_empty(dataset, shuffle)
@@ -198,6 +202,7 @@ class FastLoader(StatefulLoader[T_co]):
         is_auto = num_workers is None and native is not None and batched and collates
         if is_auto:
             arguments |= {"prefetch_factor": None, "persistent_workers": False}
+        self._shuffle, self._has_threads = shuffle, native is not None and batched and collates
         known = {name: value for name, value in arguments.items() if name in _TORCH_ARGUMENTS}
         super().__init__(dataset, **known)
         if seed is not None and isinstance(dataset, IterableDataset):
@@ -225,6 +230,7 @@ class FastLoader(StatefulLoader[T_co]):
         if type(self.batch_sampler) is BatchSampler and hasattr(self.sampler, "set_epoch"):
             # Trainers look for it here.
             self.batch_sampler.set_epoch = self.sampler.set_epoch  # type: ignore[attr-defined]
+        mark_shuffled(self)
         self._sealed = True
         if is_random(transforms) and is_own(self.sampler):
             self.sampler.carry_keys()
@@ -234,6 +240,8 @@ class FastLoader(StatefulLoader[T_co]):
         self.collate_fn = given_collate
         if native is not None:
             warn_of_replacement(self)
+        if self._has_threads:
+            warn_of_threads(self.num_workers, self._kept.said)
         warn_of_slow_data(self, native if batched and collates else None, self._kept.said)
 
     def __setattr__(self, attr: str, val: Any) -> None:
@@ -249,6 +257,24 @@ class FastLoader(StatefulLoader[T_co]):
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_iterator": None}
+
+    @property
+    def shuffle(self) -> bool | None:
+        """As given. Assigning another value is an error: the sampler was made from it."""
+        return self.__dict__.get("_shuffle")
+
+    @shuffle.setter
+    def shuffle(self, value: bool | None) -> None:
+        if self.__dict__.get("_sealed") and bool(value) != bool(self.shuffle):
+            raise ValueError(
+                f"shuffle attribute should not be set after {type(self).__name__} is initialized"
+            )
+        self._shuffle = value
+
+    def check_worker_number_rationality(self) -> None:
+        """Warns, as torch does, of more worker processes than CPUs; threads are no processes."""
+        if not self.__dict__.get("_has_threads"):
+            super().check_worker_number_rationality()
 
     def __repr__(self) -> str:
         return describe(self)
@@ -274,13 +300,12 @@ class FastLoader(StatefulLoader[T_co]):
         self._mark.waiting = True
         run = self._native_run()
         warn_of_slow_data(self, None if run is None else run.extents, self._kept.said)
-        self._kept.by_torch = run is None
+        self._kept.by_torch, self._has_threads = run is None, run is not None
         if run is None:
             self._chosen.take_back_workers(self)
             return torch_iterator(self, self._mark, self._handover, self._kept.stats)
-        if self._chosen.workers is None:
-            self.check_worker_number_rationality()
         warn_of_unused(self, self._kept.said)
+        warn_of_threads(self.num_workers, self._kept.said)
         return _NativeIterator(run)
 
     @property

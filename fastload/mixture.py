@@ -87,7 +87,8 @@ class Mixture:
         if isinstance(weights, (str, Mapping)):
             raise TypeError(f"weights must be a list, not {weights!r}")
         self.datasets = [
-            open_path(each) if isinstance(each, (str, os.PathLike)) else each for each in datasets
+            open_path(each) if isinstance(each, (str, bytes, os.PathLike)) else each
+            for each in datasets
         ]
         if exhausted not in EXHAUSTED:
             raise ValueError(f"exhausted must be 'stop', 'repeat' or 'drop', not {exhausted!r}")

@@ -12,6 +12,7 @@ from torch.utils.data import default_collate
 
 from fastload import _core, ranks
 from fastload.arguments import (
+    check_prefetch,
     check_reading,
     check_transforms,
     pins,
@@ -174,10 +175,11 @@ class Chosen:
         """Gives a loader of native data its threads, and what torch takes only with workers.
 
         Raises:
-            ValueError: `prefetch` is negative.
+            TypeError: `prefetch` is not an integer.
+            ValueError: `prefetch` is not positive.
         """
-        if prefetch is not None and prefetch < 0:
-            raise ValueError("prefetch_factor option should be non-negative")
+        if prefetch is not None:
+            check_prefetch(prefetch)
         loader.num_workers = self.workers = ranks.thread_count()
         loader.prefetch_factor = prefetch
         loader.__dict__["persistent_workers"] = persistent  # torch forbids to assign it
@@ -229,6 +231,8 @@ def make_run(
     prefetch = 2 if loader.prefetch_factor is None else loader.prefetch_factor
     depth = default_depth(batch_bytes, workers)
     if loader.prefetch_factor != chosen.prefetch:
+        if is_auto:
+            check_prefetch(prefetch)
         depth = max(1, prefetch * workers)
     pin = loader.pin_memory and pins(loader.pin_memory_device, may_warn=is_new)
     if target is not None and target.pool is not None:

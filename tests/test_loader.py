@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import os
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -110,7 +111,9 @@ def test_nothing_can_be_shuffled(options: dict[str, Any]) -> None:
         ({"io": "read"}, "io must be"),
         ({"device": "gpu"}, "device='gpu': Expected one of cpu, cuda"),
         ({"seed": -1}, "seed must be in"),
-        ({"prefetch_factor": -1}, "prefetch_factor option should be non-negative"),
+        ({"prefetch_factor": -1}, "prefetch_factor must be at least 1, not -1"),
+        ({"prefetch_factor": 0}, "prefetch_factor must be at least 1, not 0"),
+        ({"timeout": float("nan")}, "timeout must be 0 or a positive number of seconds, not nan"),
         ({"multiprocessing_context": "fork"}, "can only be used with multi-process loading"),
     ],
 )
@@ -119,6 +122,60 @@ def test_own_errors(options: dict[str, Any], text: str) -> None:
         FastLoader(numbers(4), **options)
     with pytest.raises(ValueError, match="map-style"):
         FastLoader(Stream(), seed=0)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"prefetch_factor": n} for n in (True, False, 1.5, 2.0, "2")] + [{"num_workers": 1.5}],
+    ids=str,
+)
+def test_counts_are_integers(options: dict[str, Any]) -> None:
+    with pytest.raises(TypeError, match="must be an integer, not"):
+        FastLoader(numbers(4), **options)
+
+
+@pytest.mark.parametrize("prefetch", [1, 7, np.int64(2)])
+def test_prefetch_factor_is_allowed_where_num_workers_is_left_out(prefetch: Any) -> None:
+    loader = FastLoader(numbers(4), prefetch_factor=prefetch)
+    assert loader.prefetch_factor == prefetch
+    assert values(loader) == [[0], [1], [2], [3]]
+    loader.prefetch_factor = 0
+    with pytest.raises(ValueError, match="prefetch_factor must be at least 1, not 0"):
+        iter(loader)
+
+
+@pytest.mark.parametrize("options", [{}, {"seed": 3}], ids=str)
+def test_each_argument_is_an_attribute_and_a_loader_is_rebuilt_from_them(
+    options: dict[str, Any],
+) -> None:
+    names = list(inspect.signature(FastLoader).parameters)
+    for shuffle in (None, False, True):
+        loader = FastLoader(numbers(9), 2, shuffle, **options)
+        given = {name: getattr(loader, name) for name in names}
+        assert given["shuffle"] is shuffle
+        again = FastLoader(**given)
+        assert again.shuffle is shuffle
+        batches = []
+        for one in (loader, again):
+            torch.manual_seed(0)
+            one.set_epoch(0)
+            batches.append(values(one))
+        assert batches[0] == batches[1]
+    loader.shuffle = True  # as it is
+    with pytest.raises(ValueError, match="shuffle attribute should not be set after FastLoader"):
+        loader.shuffle = False
+
+
+def test_a_subclass_may_set_shuffle_before_the_loader_is_made() -> None:
+    class Loader(FastLoader[Any]):
+        def __init__(self, shuffle: bool) -> None:
+            self.shuffle = shuffle
+            super().__init__(numbers(4), shuffle=shuffle)
+            self.shuffle = shuffle
+
+    assert sorted(values(Loader(True))) == [[0], [1], [2], [3]]
+    with pytest.raises(ValueError, match="mutually exclusive"):
+        FastLoader(numbers(4), shuffle=True, sampler=RandomSampler(numbers(4)))
 
 
 def test_errors_that_torch_raises_at_iter() -> None:
@@ -202,12 +259,17 @@ def test_auto_workers_never_become_processes() -> None:
 
 def test_many_workers_only_warn(live_threads: Callable[[], set[str]]) -> None:
     before = live_threads()
-    with pytest.warns(UserWarning, match="This DataLoader will create 1000 worker processes"):
-        loader = FastLoader(numbers(4), num_workers=1000)
+    with pytest.warns(UserWarning, match="num_workers=100000 threads load this dataset, and"):
+        FastLoader(numbers(4), num_workers=100_000)
     assert live_threads() == before
-    loader.num_workers = 0
-    with pytest.warns(UserWarning, match="This DataLoader will create 100 worker"):
-        FastLoader(numbers(4), num_workers=100)
+    loader = FastLoader(numbers(4), num_workers=0)
+    with warnings.catch_warnings():  # they are threads, not processes
+        warnings.simplefilter("error")
+        list(FastLoader(numbers(4), num_workers=len(os.sched_getaffinity(0)) + 1))
+        loader.num_workers = 3
+        list(loader)
+    with pytest.warns(UserWarning, match="This DataLoader will create 1000 worker processes"):
+        FastLoader(numbers(4), num_workers=1000, collate_fn=list)
 
 
 def test_construction_starts_and_draws_nothing(live_threads: Callable[[], set[str]]) -> None:

@@ -194,6 +194,28 @@ def test_exit_while_daemon_threads_take_batches(run_torch: Run) -> None:
     )
 
 
+@pytest.mark.parametrize("options", ["num_workers=0", "num_workers=2", "shuffle=True, seed=0"])
+def test_a_daemon_thread_that_takes_batches_at_exit_prints_nothing(
+    run_torch: Run, options: str
+) -> None:
+    quiet(
+        run_torch,
+        f"""
+        loader = make({options})
+        def forever():
+            while True:
+                for batch in loader:
+                    pass
+        def slowly():
+            for batch in make(num_workers=1):
+                time.sleep(0.01)
+        for target in (forever, forever, slowly):
+            threading.Thread(target=target, daemon=True).start()
+        time.sleep(0.2)
+        """,
+    )
+
+
 WAITING = """
 from fastload import _core
 data = fastload.open("x.npy")

@@ -92,7 +92,9 @@ void check_not_exiting() {
 void stop_at_exit(Engine* engine) { gate().add(engine); }
 void forget_at_exit(Engine* engine) { gate().remove(engine); }
 
-void register_exit(py::module_&) {
+void register_exit(py::module_& module) {
+  module.def(
+      "is_exiting", [] { return gate().exiting.load(); }, "Whether Python has begun to exit.");
   py::module_::import("atexit").attr("register")(py::cpp_function([] { gate().close(); }));
 }
 

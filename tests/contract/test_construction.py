@@ -279,12 +279,11 @@ def test_a_loader_in_use_copies_and_pickles(native: bool, workers: int) -> None:
 
 
 def test_warnings_about_workers_are_torchs() -> None:
-    for data in (numbers(4), [1, 2, 3, 4]):
-        told = []
-        for kind in (DataLoader, FastLoader):
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always")
-                kind(data, num_workers=1000)  # type: ignore[arg-type]
-            told.append([(w.category, str(w.message)) for w in caught])
-        assert told[0] == told[1]
-        assert len(told[0]) == 1
+    told = []
+    for kind in (DataLoader, FastLoader):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            kind([1, 2, 3, 4], num_workers=1000)  # type: ignore[arg-type]
+        told.append([(w.category, str(w.message)) for w in caught])
+    assert told[0] == told[1]
+    assert len(told[0]) == 1
