@@ -47,6 +47,32 @@ def test_folders_that_look_like_splits_are_refused(
     fastload.append(tmp_path / "in" / second, tmp_path / "out", split=second)
 
 
+@pytest.mark.parametrize("kind", ["jsonl", "imagefolder"])
+def test_splits_further_below_are_refused(tmp_path: Path, kind: str) -> None:
+    suffix, make, _ = KINDS[kind]
+    for name in ("data/en/train/a", "data/en/dev/a"):
+        (tmp_path / "in" / name).mkdir(parents=True)
+        make(tmp_path / "in" / name / f"0{suffix}", 0)
+    text = refused(tmp_path / "in", tmp_path / "out")
+    assert "data/en/dev and data/en/train look like splits" in text
+    (tmp_path / "in/data/en/dev").rename(tmp_path / "in/data/en/more")
+    report = fastload.pack(tmp_path / "in", tmp_path / "out")
+    if kind == "imagefolder":
+        assert "all images have one class, 'data'" not in str(report.notices)
+        report = fastload.pack(tmp_path / "in/data", tmp_path / "out", overwrite=True)
+        assert "if the 2 folders in it are the classes, pack" in report.notices[0]
+
+
+def test_open_refuses_folders_that_look_like_splits(tmp_path: Path) -> None:
+    for name in ("train", "val"):
+        (tmp_path / "in" / name).mkdir(parents=True)
+        np.save(tmp_path / "in" / name / "0.npy", np.arange(9, dtype="u2"))
+    for opened in (fastload.open, lambda path: fastload.TokenDataset(path, 2)):
+        with pytest.raises(fastload.FormatError, match="train and val look like splits"):
+            opened(tmp_path / "in")
+        assert len(opened(tmp_path / "in/train"))
+
+
 def test_a_folder_of_packed_folders_names_them(tmp_path: Path) -> None:
     for name in ("train", "val"):
         fastload.pack(np.arange(3), tmp_path / "data" / name)

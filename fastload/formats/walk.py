@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from fastload.errors import FormatError
@@ -15,6 +16,8 @@ _SYSTEM_FILES = frozenset(["thumbs.db", "ehthumbs.db", "desktop.ini"])
 
 BROKEN_LINK = "a link whose target cannot be resolved"
 """How what such an entry is begins."""
+
+_SPLIT = re.compile(r"(train|training|val|valid|validation|dev|eval|test|testing)[-_]?\d*", re.I)
 
 LINK_ABOVE = "a link to a folder above"
 """What an entry is that would lead into a circle."""
@@ -118,7 +121,8 @@ def data_files(folder: str, *suffixes: str) -> list[str]:
     They are in the natural order of their paths below the folder.
 
     Raises:
-        FormatError: an entry of such a name is no file, or there are packed datasets below.
+        FormatError: an entry of such a name is no file, there are packed datasets below, or the
+            files lie in folders such as train and val.
         OSError: a folder cannot be read.
     """
     found, packed = [], []
@@ -134,7 +138,39 @@ def data_files(folder: str, *suffixes: str) -> list[str]:
                 raise FormatError(f"{folder}/{entry.path}: {entry.what} where a file is needed")
             found.append(entry)
     check_not_above(folder, packed)
+    above, splits = find_splits(of.path for of in found)
+    if splits:
+        where = os.path.join(folder, above) if above else folder
+        raise FormatError(
+            f"{where}: {' and '.join(splits)} look like splits of a dataset; take one of them"
+        )
     return [os.path.join(folder, of.path) for of in sorted(found, key=lambda of: of.sort_key)]
+
+
+def is_split(name: str) -> bool:
+    """Whether a folder has a name as parts of datasets have, such as "train"."""
+    return _SPLIT.fullmatch(name) is not None
+
+
+def find_splits(paths: Iterable[str]) -> tuple[str, list[str]]:
+    """A folder in which files lie in several folders named as splits are, and these names.
+
+    Args:
+        paths: Of the files, below some folder.
+
+    Returns:
+        The path of the folder below that one, and two names or more; or "" and none.
+    """
+    inner: dict[str, set[str]] = {}
+    for folder in {path.rpartition("/")[0] for path in paths}:
+        while folder:
+            above, _, name = folder.rpartition("/")
+            inner.setdefault(above, set()).add(name)
+            folder = above
+    for above in sorted(inner):
+        if len(splits := sorted(filter(is_split, inner[above]))) > 1:
+            return above, splits
+    return "", []
 
 
 def packed_folder(entry: Entry) -> str:

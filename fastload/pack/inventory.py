@@ -17,14 +17,21 @@ from typing import Any
 from fastload.errors import FormatError
 from fastload.formats.files import file_source
 from fastload.formats.manifest import MOST_LEFTOVER_PATHS, Leftover
-from fastload.formats.walk import BROKEN_LINK, Entry, check_not_above, folders, packed_folder, walk
+from fastload.formats.walk import (
+    BROKEN_LINK,
+    Entry,
+    check_not_above,
+    find_splits,
+    folders,
+    packed_folder,
+    walk,
+)
 
 HIDDEN = "hidden, or a file of the operating system"
 IGNORED = "named by --ignore"
 _EXCUSED = (HIDDEN, IGNORED)
 _START_BYTES = 512
 _SHOWN = 3
-_SPLIT = re.compile(r"(train|training|val|valid|validation|dev|eval|test|testing)[-_]?\d*", re.I)
 
 
 @dataclass(frozen=True)
@@ -231,16 +238,15 @@ class Inventory:
         Args:
             advice: What else the user may do.
         """
-        tops = {os.path.relpath(file, self.path).split(os.sep)[0] for file in self.files}
-        found = sorted(name for name in tops if is_split(name) and name in set(self.folders))
-        if len(found) < 2:
-            return
-        raise self.splits_error(found, advice)
+        above, found = find_splits(os.path.relpath(file, self.path) for file in self.files)
+        if found:
+            raise self.splits_error([os.path.join(above, name) for name in found], advice)
 
     def splits_error(self, found: Sequence[str], advice: str = "") -> FormatError:
-        """The error about folders that are splits of a dataset."""
+        """The error about folders that are splits of a dataset, given by their paths."""
         first, second = self.absolute(found[0]), self.absolute(found[-1])
-        more = f", then append {second} with --split {found[-1]}" if len(found) > 1 else ""
+        name = os.path.basename(second)
+        more = f", then append {second} with --split {name}" if len(found) > 1 else ""
         verb = "look like splits" if len(found) > 1 else "looks like a split"
         return FormatError(
             f"{self.path}: {' and '.join(found)} {verb} of a dataset; pack {first}{more}"
@@ -307,11 +313,6 @@ class Inventory:
         if count < MOST_LEFTOVER_PATHS:
             paths.append(path)
         self._left[reason] = count + 1, paths
-
-
-def is_split(name: str) -> bool:
-    """Whether a folder has a name as parts of datasets have, such as "train"."""
-    return _SPLIT.fullmatch(name) is not None
 
 
 def check_strict(leftovers: Sequence[Leftover]) -> None:

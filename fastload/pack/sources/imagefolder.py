@@ -14,7 +14,8 @@ import numpy as np
 from fastload.errors import FormatError
 from fastload.formats.extents import Field, Int64Array
 from fastload.formats.manifest import Skipped
-from fastload.pack.inventory import Inventory, Names, is_split
+from fastload.formats.walk import is_split
+from fastload.pack.inventory import Inventory, Names
 from fastload.pack.sources.arrays import ArrayColumn, columns_source
 from fastload.pack.sources.base import (
     Advance,
@@ -234,6 +235,7 @@ def open_images(
         structure=(0, 1),
         rows=len(items),
         classes={"label": tuple(classes)},
+        notices=tuple(_about_classes(inventory, classes, items)),
         ragged_bytes=_mean_bytes(root, items) if encoded else 0,
         root=root,
         items=tuple(items),
@@ -275,14 +277,22 @@ def _scan(inventory: Inventory) -> tuple[list[str], list[Item]]:
 
 def _check_splits(inventory: Inventory, classes: list[str], images: list[str]) -> None:
     """Raises FormatError if the folders are not classes, but splits of a dataset."""
-    nested = {path.split("/")[0] for path in images if path.count("/") > 1}
-    found = [name for name in classes if is_split(name)]
-    if found and nested.issuperset(found) and (len(found) > 1 or found == classes):
-        raise inventory.splits_error(found)
+    advice = "or rename the folders, if they are classes"
+    inventory.check_splits(advice)
     used = {path.split("/")[0] for path in images}
-    if found and used.issubset(found):
-        advice = "or rename the folders, if they are classes"
-        raise inventory.splits_error(found, advice)
+    if used and all(map(is_split, used)):
+        raise inventory.splits_error(sorted(used), advice)
+
+
+def _about_classes(inventory: Inventory, classes: list[str], items: list[Item]) -> list[str]:
+    """A notice about a folder that was perhaps chosen one level too high."""
+    inner = {path.split("/")[1] for path, _ in items if path.count("/") > 1}
+    if len(classes) > 1 or len(inner) < 2:
+        return []
+    return [
+        f"all images have one class, {classes[0]!r}; if the {len(inner)} folders in it are the "
+        f"classes, pack {inventory.absolute(classes[0])}"
+    ]
 
 
 def _common_size(root: str, items: list[Item]) -> tuple[str, tuple[int, int]]:
