@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from packing import column, encoded, noise, put
 
 import fastload
 from fastload.cli import main
+from fastload.pack.shards import Progress
 
 Captured = pytest.CaptureFixture[str]
 
@@ -214,3 +216,25 @@ def test_a_raw_file_is_read_as_it_is_described(
         assert len(np.load("npys/data.npy")) == rows
     elif command == "info":
         assert f"{rows} rows in 1 shard" in capsys.readouterr().out
+
+
+def test_an_interrupt_is_reported_below_the_progress_bar(
+    capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rich.console import Console
+
+    from fastload.cli import writing
+
+    def interrupted(*_: Any, progress: Any, **__: Any) -> None:
+        progress(Progress(3, 10, 8))
+        raise KeyboardInterrupt
+
+    terminal = lambda: Console(stderr=True, force_terminal=True, width=100)  # noqa: E731
+    monkeypatch.setattr(writing, "console", terminal)
+    monkeypatch.setattr(importlib.import_module("fastload.pack"), "pack", interrupted)
+    assert main(["pack", "x.npy", "out"]) == 130
+    shown = capsys.readouterr().err
+    assert "3 of 10 rows" in shown
+    assert " left" in shown
+    assert "fastload: interrupted" in shown.rstrip().splitlines()[-1]
+    assert shown.rindex("3 of 10 rows") < shown.rindex("fastload: interrupted")

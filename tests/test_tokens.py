@@ -13,9 +13,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from token_files import llmc_file, write_megatron
+from token_files import llmc_file, megatron_index, write_megatron
 from torch.utils.data import ConcatDataset, DataLoader, Subset
 
+import fastload
 from fastload import FastLoader, FormatError, PadTo, TokenDataset
 from fastload.formats.tokens import DTYPES
 from fastload.iterator import _NativeIterator
@@ -333,3 +334,29 @@ def test_a_vocabulary_is_checked_once_and_travels_with_the_dataset(
     for wrong in (0, -1, True, 2.5, "9"):
         with pytest.raises(ValueError, match="vocab_size must be a positive integer"):
             TokenDataset(tmp_path / "t.bin", 8, vocab_size=wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("dtype", ["<u2", ">u2", "<i4", ">i4"])
+def test_pack_compares_tokens_with_the_vocabulary(tmp_path: Path, dtype: str) -> None:
+    tokens = (np.arange(100) % 50).astype(dtype)
+    tokens.tofile(tmp_path / "good.bin")
+    tokens[77] = 50
+    tokens.tofile(tmp_path / "bad.bin")
+    options = {"dtype": dtype.replace("<", ""), "shape": 10, "vocab_size": 50}
+    fastload.pack(tmp_path / "good.bin", tmp_path / "out", workers=1, **options)
+    assert len(fastload.open(tmp_path / "out")) == 10
+    with pytest.raises(FormatError, match=r"bad\.bin: token 77 \(byte \d+\) is 50, not in"):
+        fastload.pack(tmp_path / "bad.bin", tmp_path / "other", workers=1, **options)
+    assert not (tmp_path / "other").exists()
+    with pytest.raises(ValueError, match="vocab_size is for tokens"):
+        fastload.pack(tmp_path / "good.bin", tmp_path / "x", **{**options, "dtype": "float16"})
+    with pytest.raises(ValueError, match="vocab_size"):
+        fastload.pack(tmp_path / "good.bin", tmp_path / "x", **{**options, "vocab_size": -1})
+
+
+def test_pack_compares_documents_with_the_vocabulary(tmp_path: Path) -> None:
+    np.arange(10, dtype="u2").tofile(tmp_path / "a.bin")
+    (tmp_path / "a.idx").write_bytes(megatron_index("uint16", [4, 6], range(3)))
+    fastload.pack(tmp_path / "a.bin", tmp_path / "out", vocab_size=10, workers=1)
+    with pytest.raises(FormatError, match=r"a\.bin: token 9 \(byte 18\) is 9, not in \[0, 9\)"):
+        fastload.pack(tmp_path / "a.bin", tmp_path / "other", vocab_size=9, workers=1)

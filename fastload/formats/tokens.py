@@ -97,14 +97,19 @@ def read_files(paths: Paths, dtype: Any = None) -> list[TokenFile]:
     return files
 
 
-def check_vocabulary(file: TokenFile, vocab_size: int) -> None:
+def check_vocabulary(file: TokenFile, vocab_size: int, *, big_endian: bool = False) -> None:
     """Reads all tokens of a file, unless its dtype holds no other ids.
+
+    Args:
+        file: Of tokens.
+        vocab_size: A token must be less, and not negative.
+        big_endian: The byte order of the file.
 
     Raises:
         FormatError: a token is not in [0, vocab_size); the message names its place.
         OSError: the file cannot be read.
     """
-    dtype = np.dtype(file.dtype)
+    dtype = np.dtype(file.dtype).newbyteorder(">" if big_endian else "<")
     if dtype.kind == "u" and np.iinfo(dtype).max < vocab_size:
         return
     step = _CHECKED_BYTES // dtype.itemsize

@@ -117,9 +117,9 @@ def pack(
 
             - a folder of class folders of images: samples are tuples (image uint8
               (height, width, 3), label int64), classes and order as torchvision's ImageFolder has
-              them; images are converted to RGB by Pillow, as its loader does (16-bit grey values
-              above 255 become white), and EXIF orientation is ignored. With `encoded`, image is the
-              bytes of the file;
+              them; images are converted to RGB by Pillow, as its loader does, but for 16-bit ones,
+              which are their upper 8 bits; EXIF orientation is ignored. With `encoded`, image is
+              the bytes of the file;
             - a `.npy` file or a folder of them: bare arrays; an `.npz` file: dicts;
             - a raw file of numbers, with `dtype` and `shape`;
             - a map-style dataset, or its name as `module:object` (a class or function is called):

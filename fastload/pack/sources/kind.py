@@ -32,6 +32,9 @@ DTYPE = Option(
 )
 ENCODING = Option("encoding", "of text that is not UTF-8, such as latin-1 or utf-16")
 DTYPES = Option("dtypes", "what numbers are stored as, by field, such as x=float32", "pairs")
+VOCAB_SIZE = Option(
+    "vocab_size", "every number is a token id in [0, N), or it is an error with its place", "count"
+)
 RAGGED = Option("ragged", "fields that vary in length, though the first samples do not", "names")
 
 

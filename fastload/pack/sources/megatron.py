@@ -11,11 +11,12 @@ import numpy as np
 
 from fastload.errors import FormatError
 from fastload.formats.extents import Field, Int64Array
-from fastload.formats.tokens import TokenFile, read_files
+from fastload.formats.tokens import TokenFile, check_vocabulary, read_files
 from fastload.pack.inventory import Inventory, Names
 from fastload.pack.sources.arrays import Column, ColumnsSource, columns_source
 from fastload.pack.sources.base import Ragged, read_array, stored
-from fastload.pack.sources.kind import Kind
+from fastload.pack.sources.checks import check_counts
+from fastload.pack.sources.kind import VOCAB_SIZE, Kind
 from fastload.pack.sources.latest import latest, new_opening
 from fastload.pack.sources.wanted import ALL, Wanted
 
@@ -78,19 +79,28 @@ def _documents(given: tuple[str, ...], opening: str) -> list[tuple[TokenFile, In
 
 
 def open_megatron(
-    inventory: Inventory, *, strict: bool = False, wanted: Wanted = ALL
+    inventory: Inventory,
+    *,
+    vocab_size: int | None = None,
+    strict: bool = False,
+    wanted: Wanted = ALL,
 ) -> ColumnsSource:
     """The documents of a `.bin` and its `.idx`, or of all below a folder in natural order.
 
     A sample is `{"tokens": array (length,)}` of the dtype of the file.
 
     Raises:
-        FormatError: an index is damaged, or does not fit its data; files differ in dtype.
+        FormatError: an index is damaged, or does not fit its data; files differ in dtype; a token
+            is not in [0, vocab_size).
         OSError: a file cannot be read.
     """
     given = tuple(inventory.need_files())
     opening = new_opening()
     found = _documents(given, opening)
+    if vocab_size is not None:
+        check_counts(vocab_size=vocab_size)
+        for file, _ in found:
+            check_vocabulary(file, vocab_size)
     rows = sum(len(bounds) - 1 for _, bounds in found)
     field = Field(_FIELD, found[0][0].dtype, (), True)
     tokens = sum(file.count for file, _ in found)
@@ -116,5 +126,6 @@ KIND = Kind(
     "Megatron's .bin and .idx, or a folder of them: the tokens of documents",
     open_megatron,
     _detects,
+    (VOCAB_SIZE,),
     names=Names((".bin", ".idx")),
 )

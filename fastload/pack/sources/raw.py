@@ -10,7 +10,9 @@ import numpy as np
 
 from fastload.formats import raw
 from fastload.formats.dtypes import parse_dtype
-from fastload.formats.extents import Int64Array
+from fastload.formats.extents import Extents, FileSource, Int64Array
+from fastload.formats.tokens import DTYPES as TOKEN_DTYPES
+from fastload.formats.tokens import TokenFile, check_vocabulary
 from fastload.pack.inventory import Inventory
 from fastload.pack.sources.arrays import Column, ColumnsSource, columns_source
 from fastload.pack.sources.base import (
@@ -21,7 +23,8 @@ from fastload.pack.sources.base import (
     read_rows,
     stored,
 )
-from fastload.pack.sources.kind import DTYPE, Kind, Option
+from fastload.pack.sources.checks import check_counts
+from fastload.pack.sources.kind import DTYPE, VOCAB_SIZE, Kind, Option
 from fastload.pack.sources.wanted import ALL, Wanted
 
 
@@ -68,13 +71,15 @@ def open_raw(
     *,
     dtype: Any = None,
     shape: Any = None,
+    vocab_size: int | None = None,
     strict: bool = False,
     wanted: Wanted = ALL,
 ) -> ColumnsSource:
     """A raw file of samples of `dtype` (">i4": big-endian) and `shape`.
 
     Raises:
-        FormatError: the size is no multiple of a sample's.
+        FormatError: the size is no multiple of a sample's, the file is of another format, or a
+            token is not in [0, vocab_size).
         ValueError: dtype or shape is missing or not supported.
     """
     if dtype is None or shape is None:
@@ -83,8 +88,26 @@ def open_raw(
         )
     dtype, big_endian = parse_dtype(dtype)
     extents = raw.read_extents([inventory.path], dtype, shape)
+    if vocab_size is not None:
+        _check_tokens(extents, vocab_size, big_endian)
     column = RawColumn(extents.fields[0], extents.rows, inventory.path, big_endian)
     return columns_source("raw", [column], 0)
+
+
+def _check_tokens(extents: Extents, vocab_size: int, big_endian: bool) -> None:
+    """Raises for a vocabulary that does not fit the numbers, or the dtype.
+
+    Raises:
+        FormatError: a token is not in [0, vocab_size).
+        ValueError: the dtype is not one of tokens, or the size is not positive.
+    """
+    check_counts(vocab_size=vocab_size)
+    column = extents.columns[0]
+    source, field = column.sources[0], column.field
+    if field.dtype not in TOKEN_DTYPES or not isinstance(source, FileSource):
+        raise ValueError(f"vocab_size is for tokens: {', '.join(TOKEN_DTYPES)}, not {field.dtype}")
+    count = source.size_bytes // field.storage.itemsize
+    check_vocabulary(TokenFile(source, 0, field.dtype, count), vocab_size, big_endian=big_endian)
 
 
 KIND = Kind(
@@ -92,5 +115,5 @@ KIND = Kind(
     "a raw file of numbers of one --dtype and --shape: bare arrays",
     open_raw,
     lambda path: not path.is_folder and not path.given.keys().isdisjoint(("dtype", "shape")),
-    (DTYPE, Option("shape", "of a sample in a raw file: 3,32,32", "shape")),
+    (DTYPE, Option("shape", "of a sample in a raw file: 3,32,32", "shape"), VOCAB_SIZE),
 )
