@@ -267,3 +267,10 @@ def test_names_of_columns_are_those_of_pandas(tmp_path: Path) -> None:
     frame.to_csv(path)
     fastload.pack(path, out, overwrite=True)
     assert samples_of(out) == pandas.read_csv(path).to_dict("records")
+
+
+@pytest.mark.parametrize("value", ["02139", " 07", "-007", "0x1F", '"007"'])
+def test_numbers_with_leading_zeros_are_text(tmp_path: Path, value: str) -> None:
+    (tmp_path / "a.csv").write_text(f"a,b\n1,0\n{value},0.5\n")
+    fastload.pack(tmp_path / "a.csv", tmp_path / "out")
+    assert samples_of(tmp_path / "out")[1] == {"a": value.strip('"'), "b": 0.5}

@@ -130,7 +130,7 @@ def test_lines_that_are_no_json_are_listed_or_stop(tmp_path: Path) -> None:
     assert [skipped.path.partition(",")[0] for skipped in report.skipped] == [
         f"a.jsonl: line {n}" for n in (1, 71, 72, 200)
     ]
-    assert "a key appears twice" in report.skipped[1].reason
+    assert "the key 'x' appears twice" in report.skipped[1].reason
     want = [{"x": n} for n in range(200) if n not in (0, 70, 71, 199)]
     assert samples_of(tmp_path / "out") == want
     damaged(tmp_path / "a.jsonl", tmp_path / "no", "line 1, at byte 0: no JSON", strict=True)
@@ -289,3 +289,12 @@ def test_encodings_that_are_none_of_text_are_refused_by_name(tmp_path: Path) -> 
     for name in ("utf8", "UTF-8", "utf-8-sig"):
         damaged(path, out, "byte 7: not UTF-8", encoding=name)
     damaged(path, out, "not ascii: byte 7", encoding="ascii")
+
+
+def test_a_key_that_appears_twice_is_bad_unless_it_is_not_read(tmp_path: Path) -> None:
+    path, out = tmp_path / "a.jsonl", tmp_path / "out"
+    path.write_text('{"a": 1, "a": 2, "m": {"b": 1, "b": 2}, "c": 3}\n')
+    damaged(path, out, "a.jsonl: line 1", "the key 'a' appears twice")
+    damaged(path, out, "the key 'b' appears twice", fields=["m"])
+    fastload.pack(path, out, fields=["c"])
+    assert samples_of(out) == [{"c": 3}]

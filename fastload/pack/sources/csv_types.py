@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _ADVICE = "--dtypes NAME=DTYPE (dtypes=) says what the column holds"
 _INTEGER = re.compile(r"[+-]?[0-9]+")
-_ZERO_LED = r"^[+-]?0[0-9]+$"
+_ZERO_LED = r"^[ \t]*[+-]?0([0-9]+|[xX][0-9a-fA-F]+)[ \t]*$"  # also hexadecimal
 _TINY = re.compile(rb"[0-9](?:\.?[eE]-0*[0-9]{3}|[0-9]{199})")  # what may be a number next to 0
 _EXACT = 2.0**53  # float64 holds all integers below
 
@@ -60,7 +60,7 @@ class ColumnTypes:
         given = {name: _given_type(pyarrow, reader, name, of) for name, of in dtypes.items()}
         known = {name: kind for name, kind in given.items() if name in read}
         delimiter = re.escape(reader.text.delimiter.encode())
-        zero_led = re.compile(rb'(?:^|[%s\r\n"])[+-]?0[0-9]' % delimiter)
+        zero_led = re.compile(rb'(?:^|[%s\r\n"])[ \t]*[+-]?0[0-9xX]' % delimiter)
         made = cls(known, frozenset(given), zero_led)
         seen: dict[str, set[Any]] = {name: set() for name in read}
         for unit in head:
@@ -119,7 +119,7 @@ def _texts(reader: CsvReader, content: bytes, unit: Unit, name: str) -> Any:
 
 
 def _zero_led_rows(texts: Any) -> list[int]:
-    """The rows of numbers with leading zeros."""
+    """The rows of numbers with leading zeros, or in hexadecimal digits."""
     compute = library("pyarrow.compute", "parquet", "pyarrow")
     found = compute.match_substring_regex(texts, _ZERO_LED)
     return [row for row, is_one in enumerate(found.to_pylist()) if is_one]

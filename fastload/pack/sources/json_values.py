@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import json
 import re
 from typing import Any
@@ -41,16 +42,23 @@ def parse_json(content: bytes, wanted: Wanted = ALL, name: str = "") -> Any:
     return _with_arrays(wanted.prune(value, name), name or "data")
 
 
+_REPEATED = object()
+"""The value of a key that appears twice, which is an error if it is wanted."""
+
+
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) != len(pairs):
-        raise ValueError("a key appears twice")
+        counts = collections.Counter(key for key, _ in pairs)
+        made |= {key: _REPEATED for key, count in counts.items() if count > 1}
     return made
 
 
 def _with_arrays(value: Any, name: str) -> Any:
     if isinstance(value, dict):
         return {key: _with_arrays(member, key) for key, member in value.items()}
+    if value is _REPEATED:
+        raise BadRecordError(f"no JSON: the key {name!r} appears twice")
     if isinstance(value, ChangedNumber):
         raise ValueError(f"field {name!r}: {value.text} {value.reason}")
     if not isinstance(value, list):
