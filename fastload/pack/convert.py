@@ -145,8 +145,8 @@ def pack(
             in the input is not read, but hidden files and what `ignore` names.
         ignore: Patterns of what is left out of a folder or archive, as `fnmatch` has them: of
             paths below it, of names, or of folders.
-        fields: Names of the fields to keep, or of containers for all in them; the others leave
-            the samples.
+        fields: Names of the fields to keep, or of containers for all in them; the others are not
+            opened, decoded or checked.
         cast: New dtypes by the names of fields, such as {"x": "bf16"}. Floats are rounded to the
             nearest even value; integers and bools must be able to hold each value.
         shuffle: The seed of a permutation of the samples, by which they are written.
