@@ -43,10 +43,10 @@ class Entry(NamedTuple):
         """Without its folders."""
         return self.path.rpartition("/")[2]
 
-    @property
-    def sort_key(self) -> tuple[tuple[object, ...], ...]:
-        """Orders entries naturally, folder by folder."""
-        return tuple(map(natural_key, self.path.split("/")))
+
+def sort_key(path: str) -> tuple[tuple[object, ...], ...]:
+    """Orders paths naturally, folder by folder."""
+    return tuple(map(natural_key, path.split("/")))
 
 
 def walk(folder: str) -> Iterator[Entry]:
@@ -144,7 +144,7 @@ def data_files(folder: str, *suffixes: str) -> list[str]:
         raise FormatError(
             f"{where}: {' and '.join(splits)} look like splits of a dataset; take one of them"
         )
-    return [os.path.join(folder, of.path) for of in sorted(found, key=lambda of: of.sort_key)]
+    return [os.path.join(folder, of.path) for of in sorted(found, key=lambda of: sort_key(of.path))]
 
 
 def is_split(name: str) -> bool:

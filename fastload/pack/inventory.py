@@ -24,6 +24,7 @@ from fastload.formats.walk import (
     find_splits,
     folders,
     packed_folder,
+    sort_key,
     walk,
 )
 
@@ -84,7 +85,7 @@ class Inventory:
         path: Of the file or folder.
         given: The options that were given.
         is_folder: Whether it is a folder.
-        files: The absolute paths that the chosen kind reads, in natural order; set by `choose`.
+        chosen: The paths below the folder that the chosen kind reads, in no order; set by `choose`.
 
     Raises:
         OSError: there is no such path, or it cannot be read.
@@ -105,7 +106,7 @@ class Inventory:
     def __init__(self, path: str, given: Mapping[str, Any], ignore: Iterable[str] = ()) -> None:
         self.path, self.given = path, given
         self.is_folder = os.path.isdir(path)
-        self.files: list[str] = []
+        self.chosen: list[str] = []
         self._ignored = _ignored(ignore)
         self._left: dict[str, tuple[int, list[str]]] = {}
         self._kind, self._names = "", NO_NAMES
@@ -196,12 +197,8 @@ class Inventory:
         """
         self._kind, self._names = kind, names
         if not self.is_folder:
-            self.files = [self.path]
             return
-        found = sorted(
-            (entry for entry in self._entries if names.match(entry.path)),
-            key=lambda entry: entry.sort_key,
-        )
+        found = [entry for entry in self._entries if names.match(entry.path)]
         for entry in found:
             if entry.what:
                 raise FormatError(
@@ -215,7 +212,14 @@ class Inventory:
                 f"{self.path}: {kind} does not read subfolders, but {len(inner)} files of such "
                 f"names lie in {shown}; pack one of these, or leave them out by --ignore (ignore=)"
             )
-        self.files = [self.absolute(entry.path) for entry in found]
+        self.chosen = [entry.path for entry in found]
+
+    @property
+    def files(self) -> list[str]:
+        """The absolute paths that the chosen kind reads, in natural order."""
+        if not self.is_folder:
+            return [self.path]
+        return list(map(self.absolute, sorted(self.chosen, key=sort_key)))
 
     def need_files(self) -> list[str]:
         """The files.
@@ -223,7 +227,7 @@ class Inventory:
         Raises:
             FileNotFoundError: there are none.
         """
-        if not self.files:
+        if self.is_folder and not self.chosen:
             raise FileNotFoundError(f"{self.path}: no {self._names} files in this folder")
         return self.files
 
@@ -238,7 +242,7 @@ class Inventory:
         Args:
             advice: What else the user may do.
         """
-        above, found = find_splits(os.path.relpath(file, self.path) for file in self.files)
+        above, found = find_splits(self.chosen)
         if found:
             raise self.splits_error([os.path.join(above, name) for name in found], advice)
 
@@ -265,8 +269,8 @@ class Inventory:
             paths: Below the folder.
             reason: As for `leave`.
         """
-        gone = set(map(self.absolute, paths))
-        self.files = [file for file in self.files if file not in gone]
+        gone = set(paths)
+        self.chosen = [path for path in self.chosen if path not in gone]
         for path in paths:
             self._note(path, reason)
 
@@ -296,17 +300,18 @@ class Inventory:
     def leftovers(self) -> tuple[Leftover, ...]:
         """All that is not read: a reason, a count and some paths each."""
         read = self._also_read
-        for entry in sorted(self._entries, key=lambda entry: entry.sort_key):
-            is_known = self._names.match(entry.path) or entry.path in read
-            if not is_known and entry.name.lower() not in self._names.companions:
-                reason = f"{self._kind} does not read files of this name"
-                self._note(entry.path, entry.what or reason)
-        for entries, reason in ((self._excluded, IGNORED), (self._hidden, HIDDEN)):
-            for entry in sorted(entries, key=lambda entry: entry.sort_key):
-                if entry.path not in read:
-                    self._note(entry.path, reason)
-        left = (Leftover(reason, n, tuple(paths)) for reason, (n, paths) in self._left.items())
-        return tuple(left)
+        names = self._names
+        others = [of for of in self._entries if not names.match(of.path)]
+        others = [of for of in others if of.name.lower() not in names.companions]
+        unknown = f"{self._kind} does not read files of this name"
+        left = [(of.path, of.what or unknown) for of in others]
+        left += [(of.path, IGNORED) for of in self._excluded]
+        left += [(of.path, HIDDEN) for of in self._hidden]
+        for path, reason in sorted(left, key=lambda of: sort_key(of[0])):
+            if path not in read:
+                self._note(path, reason)
+        noted = self._left.items()
+        return tuple(Leftover(reason, n, tuple(paths)) for reason, (n, paths) in noted)
 
     def _note(self, path: str, reason: str) -> None:
         count, paths = self._left.get(reason, (0, []))

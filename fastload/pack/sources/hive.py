@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from fastload.errors import FormatError
+from fastload.formats.walk import sort_key
 from fastload.pack.inventory import Inventory
 from fastload.pack.sources.batches import Reader, Unit
 from fastload.pack.sources.kind import library
@@ -46,8 +47,9 @@ class Partitions:
         if not inventory.is_folder:
             return cls("", ())
         found: dict[str, dict[str | None, None]] = {}
-        for folder in dict.fromkeys(map(os.path.dirname, inventory.files)):
-            for name, value in _values(inventory.path, folder).items():
+        folders = {path.rpartition("/")[0] for path in inventory.chosen}
+        for folder in sorted(folders, key=sort_key):
+            for name, value in _values(folder).items():
                 found.setdefault(name, {})[value] = None
         types = (
             (name, "int32" if _are_int32(values) else "string") for name, values in found.items()
@@ -61,7 +63,7 @@ class Partitions:
 
     def values(self, path: str) -> dict[str, str | None]:
         """The values of the columns in a file; None where there is none."""
-        found = _values(self.root, os.path.dirname(path))
+        found = _values(os.path.relpath(os.path.dirname(path), self.root))
         return {name: found.get(name) for name in self.names}
 
     def added_to(
@@ -127,9 +129,10 @@ class PartitionedReader(Reader):
         return self.inner.where(unit, row)
 
 
-def _values(root: str, folder: str) -> dict[str, str | None]:
+def _values(folder: str) -> dict[str, str | None]:
+    """The values in the path of a folder below the input."""
     found: dict[str, str | None] = {}
-    for part in os.path.relpath(folder, root).split(os.sep):
+    for part in folder.split("/"):
         name, sign, value = part.partition("=")
         if sign and name:
             try:

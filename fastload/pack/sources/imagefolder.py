@@ -261,9 +261,9 @@ def _scan(inventory: Inventory) -> tuple[list[str], list[Item]]:
     Raises:
         FormatError: there are images outside of class folders, or the folders are splits.
     """
-    root, classes = inventory.path, inventory.folders
+    classes = inventory.folders
     labels = {name: label for label, name in enumerate(classes)}
-    paths = [os.path.relpath(file, root) for file in inventory.files]
+    paths = inventory.chosen
     inside = [path for path in paths if "/" in path]
     _check_splits(inventory, classes, inside)
     advice = "--labels FILE.csv (labels=) packs a folder of images without classes"

@@ -134,7 +134,7 @@ def open_imagelist(
     size, shaping = size_and_shaping(resize, resize_shorter, encoded)
     inventory.need_folder()
     root, table = inventory.path, file_source(labels).path
-    here = {os.path.relpath(path, root) for path in inventory.files}
+    here = set(inventory.chosen)
     stems: dict[str, str] = {}
     for name in sorted(here):
         stems.setdefault(os.path.splitext(name)[0], name)
