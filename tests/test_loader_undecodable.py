@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fake_gpu import FakeGpu, assert_equal, host, seen
 from ragged import png
 from torch.utils.data import Subset, WeightedRandomSampler
 
@@ -43,6 +44,7 @@ def sample(index: int) -> dict[str, Any]:
         "text": f"text {index}",
         "padded": np.arange(index % 5 + (20 if index in BAD else 0)),
         "jagged": np.arange(index % 4),
+        "mask": (np.arange(48).reshape(6, 8) * (index + 1) % 251).astype("u1"),
         "half": torch.tensor([float(index)]).to(torch.bfloat16),
     }
 
@@ -218,3 +220,22 @@ def test_skip_needs_something_that_can_be_left_out(folder: Path) -> None:
         FastLoader(ArrayDataset(np.zeros(4)), 4, on_error="skip")
     with pytest.raises(ValueError, match="static_buffers=True does not allow"):
         loader_of(folder, 4, device="cuda", static_buffers=True)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_device_gets_the_batches_of_the_cpu(folder: Path, gpu: FakeGpu, workers: int) -> None:
+    data = fastload.open(folder)
+    steps = [RandomCrop(4, padding=1), RandomHorizontalFlip(), ToChannelsFirst()]
+    chosen = {**transforms(TRANSFORMS, *steps), "mask": steps[:2]}
+    for batch_size in (4, 9):
+        options: dict[str, Any] = {"transforms": chosen, "seed": 3, "on_error": "skip"}
+        on_device: Any = FastLoader(
+            data, batch_size, device="cuda:0", num_workers=workers, **options
+        )
+        want = all_batches(FastLoader(data, batch_size, **options))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            got = [seen(gpu, batch) for batch in on_device]
+        gpu.synchronise(gpu.now)
+        assert_equal(got, [host(batch) for batch in want])
+        assert sum(len(batch["missing"]) for batch in got) == len(BAD)
