@@ -147,4 +147,8 @@ def test_examples_of_what_a_walk_must_stand(tmp_path: Path) -> None:
         put(tmp_path / f"in/{name}/x.npy", buffer.getvalue())
     report: Any = fastload.pack(tmp_path / "in", tmp_path / "out")
     assert report.rows == 12
+    put(tmp_path / "images/a/0.png", encoded(noise(4, 4), "PNG"))
+    (tmp_path / "images/loop.txt").symlink_to("loop.txt")
+    images = fastload.pack(tmp_path / "images", tmp_path / "out2")
+    assert [left.paths for left in images.leftovers] == [("loop.txt",)]
     assert sum(left.count for left in report.leftovers) == 3

@@ -65,7 +65,8 @@ def walk(folder: str) -> Iterator[Entry]:
 def folders(folder: str) -> list[str]:
     """The names of the visible folders in a folder, links to folders included; sorted."""
     with os.scandir(folder) as found:
-        return sorted(e.name for e in found if not e.name.startswith(".") and e.is_dir())
+        names = [entry.name for entry in found if not entry.name.startswith(".")]
+    return sorted(name for name in names if os.path.isdir(os.path.join(folder, name)))
 
 
 def _above(folder: str) -> frozenset[tuple[int, int]]:
