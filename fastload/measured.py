@@ -42,8 +42,11 @@ class Range(NamedTuple):
         return f"{Range(self.low / size, self.high / size).text()} {unit}"
 
     def percent(self) -> str:
-        """Shares as percentages without decimals."""
-        low, high = (f"{100 * share:.0f}" for share in self)
+        """Shares as percentages, without decimals from 1 % on."""
+        low, high = (
+            f"{100 * share:.0f}" if share >= 0.01 or share < 5e-4 else number(100 * share, 1)
+            for share in self
+        )
         return f"{low} %" if low == high else f"{low} to {high} %"
 
     def between(self, least: float, most: float) -> Range:

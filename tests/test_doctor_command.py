@@ -107,6 +107,22 @@ def test_ranks_leave_together_and_the_first_reports(run_torch: Any, tmp_path: Pa
         assert all(phase["steps"] == 8 for phase in rank["phases"].values())
 
 
+def test_reports_are_printed_in_an_ascii_locale(run_torch: Any, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import torch\n"
+        "o = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)\n"
+        "for _ in torch.utils.data.DataLoader(torch.zeros(400, 1)): o.step()\n"
+    )
+    said = run_torch(
+        "import io, sys\n"
+        "raw = sys.stdout.buffer\n"
+        "sys.stdout = io.TextIOWrapper(raw, 'ascii', 'surrogateescape')\n"
+        "from fastload.cli import main\n"
+        "sys.exit(main(['doctor', '--steps', '8', '--html', 'x.html', 'train.py']))\n"
+    )
+    assert "# the step  . waiting" in said.stdout
+
+
 # --- Data and machine ---------------------------------------------------------------------------
 
 

@@ -56,6 +56,8 @@ def test_a_number_is_printed_with_its_significant_digits(value: float, digits: i
         (number(1e15), "1e+15"),
         (Range(3.14159, 3.14160).text(), "3.1"),
         (Range(0.333, 0.5).percent(), "33 to 50 %"),
+        (Range(0.0035, 0.0099).percent(), "0.4 to 1 %"),
+        (Range(0.0, 1.0).percent(), "0 to 100 %"),
         (Range(0.00088, 0.0678).duration(), "0.88 to 68 ms"),
         (Range(0.0, 0.0).duration(), "0 s"),
         (duration(4e-9), "4.0 ns"),

@@ -241,6 +241,19 @@ def test_a_page_shows_machine_date_settings_and_resumes(tmp_path: Path) -> None:
         assert expected in shown
 
 
+def test_logs_that_are_named_alike_are_told_apart_by_their_paths(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logs = []
+    for folder in "ab":
+        (tmp_path / folder).mkdir()
+        logs.append(str(logged(tmp_path / folder / "run.jsonl", 0.01, 0.0)))
+    assert main(["report", "--json", *logs]) == 0
+    assert list(json.loads(capsys.readouterr().out)) == logs
+    assert main(["report", f"x={logs[0]}", f"x={logs[1]}"]) == 1
+    assert "NAME=LOG" in capsys.readouterr().err
+
+
 def test_without_matplotlib_the_tables_are_there_and_how_to_install_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,10 +33,16 @@ def run(arguments: argparse.Namespace) -> int:
     """
     from fastload import charts, run_charts, runs
 
-    found = []
+    found: list[runs.Run] = []
     for log in arguments.logs:
         name, sign, path = log.partition("=")
         found.append(runs.Run(path, name) if sign and not Path(log).exists() else runs.Run(log))
+    names = [run.name for run in found]
+    for run, log in zip(found, arguments.logs, strict=True):
+        if names.count(run.name) > 1 and "=" not in log:
+            run.name = log  # of files that are named alike in different folders
+    if len({run.name for run in found}) < len(found):
+        raise ValueError("two runs have one name: give others as NAME=LOG")
     if arguments.json:
         summaries = {run.name: run.summary() for run in found}
         sys.stdout.write(strict_json.dumps(summaries, indent=1) + "\n")
@@ -63,7 +69,7 @@ def _show(titles: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
 
     table = Table(titles[0])
     for title in titles[1:]:
-        table.add_column(title, justify="right")
+        table.add_column(title, justify="right", overflow="fold")
     for row in rows:
         table.add_row(*(Text(printable(cell)) for cell in row))
     Console(soft_wrap=True).print(table)

@@ -10,10 +10,13 @@ INTERRUPTED = 130
 """The exit code after Ctrl-C."""
 
 
+_FAILING = ("strict", "surrogateescape")  # the latter in the C locale
+
+
 def write_all_text() -> None:
     """Lets stdout and stderr write out what their encoding lacks, as in an ASCII locale."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+        if isinstance(stream, io.TextIOWrapper) and stream.errors in _FAILING:
             stream.reconfigure(errors="backslashreplace")
 
 

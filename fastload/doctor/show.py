@@ -66,9 +66,11 @@ def show(report: dict[str, Any]) -> None:
 
     console = Console(soft_wrap=True, markup=False, highlight=False)
     console.print(report["sentence"], style="bold")
+    filled, empty = "█░" if console.encoding.startswith("utf") else "#."
     for name, step, bar in bars(report):
-        console.print(f"  {name:<21}{step:>16} |{bar:<{_BAR}}|")
-    console.print(" " * 38 + "█ the step  ░ waiting for data")
+        drawn = f"{bar:<{_BAR}}".replace("█", filled).replace("░", empty)
+        console.print(f"  {name:<21}{step:>16} |{drawn}|")
+    console.print(" " * 38 + f"{filled} the step  {empty} waiting for data")
     console.print(confidence(report))
     for advice in report["advice"]:
         console.print(f"  -> {advice}")
