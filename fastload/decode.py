@@ -29,6 +29,7 @@ Arrays = list[Any]
 
 _NOT_OF_THE_IMAGE = (MemoryError, ImportError)  # errors that other images would have, too
 _MOST_PIXELS = 1 << 28  # of an image; Pillow opens none that has more
+_STOP_PATIENCE_S = 0.4  # for threads that decode
 
 
 class Source(Protocol):
@@ -276,6 +277,7 @@ class DecodeStage:
         self._open: collections.deque[_Job] = collections.deque()  # with tasks to begin
         self._taking = False
         self._stopped = False
+        self._patience_s = _STOP_PATIENCE_S
         self._threads = [
             threading.Thread(target=self._work, name=f"fastload-decode-{number}", daemon=True)
             for number in range(threads)
@@ -329,7 +331,11 @@ class DecodeStage:
         return f"decoding, {job.total - job.left} of {job.total} images done"
 
     def stop(self) -> None:
-        """Stops the source and ends the threads; may be called again, and by any thread."""
+        """Stops the source and ends the threads; may be called again, and by any thread.
+
+        A thread that is inside a long decode, or a read that stalls, is waited for a limited time:
+        Ctrl-C has to take effect. It ends by itself when it comes back, and keeps what it needs.
+        """
         if self._pid != os.getpid():
             return
         with self._changed:
@@ -338,9 +344,11 @@ class DecodeStage:
             self._open.clear()
             self._changed.notify_all()
         self._source.stop()
+        end = time.monotonic() + self._patience_s
+        self._patience_s = 0.0  # which is waited once
         for thread in self._threads:
             if thread is not threading.current_thread():  # which may be collecting garbage
-                thread.join()
+                thread.join(max(0.0, end - time.monotonic()))
 
     def _work(self) -> None:
         while True:

@@ -94,7 +94,9 @@ class FastLoader(StatefulLoader[T_co]):
             `drop_last`, else "pad".
         device: Copy the tensors of each batch there, one batch ahead, beside the stream on which
             the caller computes.
-        io: How files are read: "auto", "mmap" or "pread"; None: as the dataset says.
+        io: How files are read: "auto", "mmap" or "pread"; None: as the dataset says. "auto" takes
+            "pread" on network and user-space file systems, where a thread of the loader reads, also
+            with `num_workers=0`, so that Ctrl-C works while a server does not answer.
         transforms: For native data, what becomes of fields, by their names. Of ragged ones
             `PadTo`, `Jagged`, `AsList` or `DecodeImage`; without one, numbers must be of one length
             in a batch, as default_collate demands; text comes as str, bytes as bytes. Of the others

@@ -290,3 +290,25 @@ def test_a_forked_child_is_told_by_the_source() -> None:
         os._exit(len(greys(stage.next())))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
     stage.stop()
+
+
+def test_a_decode_that_runs_long_does_not_hold_up_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, may_end = threading.Event(), threading.Event()
+
+    def slow(data: bytes, transform: DecodeImage) -> Any:
+        begun.set()
+        may_end.wait()
+        return decode_image(data, transform)
+
+    monkeypatch.setattr("fastload.decode.decode_image", slow)
+    stage = staged(Batches([batch_of(flat(1), flat(2))]), 2)
+    threads = list(stage._threads)
+    begun.wait()
+    stage.stop()  # would wait for ever
+    stage.stop()
+    assert any(thread.is_alive() for thread in threads)
+    with pytest.raises(StoppedError):
+        stage.next()
+    may_end.set()
+    for thread in threads:
+        thread.join()

@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 #include <tuple>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -23,6 +24,8 @@ using Clock = std::chrono::steady_clock;
 
 // A consumer looks for signals (Ctrl-C) this often.
 constexpr auto kSlice = std::chrono::milliseconds(50);
+// How long a stop waits for workers that read: Ctrl-C must take effect within a second.
+constexpr auto kStopPatience = std::chrono::milliseconds(400);
 
 using Shape = std::vector<py::ssize_t>;
 using PaddingArgument = std::optional<std::pair<std::int64_t, py::bytes>>;  // multiple, element
@@ -128,16 +131,24 @@ class PyEngine {
       options.paddings.push_back(fields_.back().padding);
       options.images.push_back(fields_.back().images);
     }
-    engine_ = new Engine(source, pool_of(pool), index_source_of(order_), options);
-    stop_at_exit(engine_);
+    free_ended();
+    engine_ = std::make_unique<Engine>(source, pool_of(pool), index_source_of(order_), options);
+    stop_at_exit(engine_.get());
   }
 
   ~PyEngine() {
     // In a forked child the engine is leaked: its threads and condition variables are the parent's.
-    if (generation_ != fork_generation()) return;
-    forget_at_exit(engine_);
-    const Unlocked unlocked;  // a worker may sit in a slow read
-    delete engine_;
+    if (generation_ != fork_generation()) {
+      static_cast<void>(engine_.release());
+      return;
+    }
+    forget_at_exit(engine_.get());
+    if (stop()) {
+      const Unlocked unlocked;
+      engine_.reset();
+    } else {
+      keep_stalled(std::move(engine_), {std::move(table_), std::move(order_)});
+    }
   }
   PyEngine(const PyEngine&) = delete;
   PyEngine& operator=(const PyEngine&) = delete;
@@ -159,10 +170,12 @@ class PyEngine {
     return engine_->describe_due();
   }
 
-  void stop() {
-    if (generation_ != fork_generation()) return;
+  // Whether the workers have ended. Waits for them once.
+  bool stop() {
+    if (generation_ != fork_generation()) return true;
     const Unlocked unlocked;
-    engine_->stop();
+    const auto patience = std::exchange(patience_, Clock::duration::zero());
+    return engine_->stop_until(Clock::now() + patience);
   }
 
   FigureDict stats() const { return as_dict(engine_->stats()); }
@@ -240,7 +253,8 @@ class PyEngine {
   bool with_number_;   // which batch it is follows its arrays
   bool with_samples_;  // which samples it has, and their draws, says its last array: int64 (2, B)
   std::vector<FieldSpec> fields_;
-  Engine* engine_ = nullptr;
+  Clock::duration patience_ = kStopPatience;
+  std::unique_ptr<Engine> engine_;
 };
 
 }  // namespace
@@ -276,7 +290,7 @@ void register_engine(py::module_& module) {
       .def("next", &PyEngine::next, "timeout_s"_a = 0.0)
       .def("is_ready", &PyEngine::is_ready)
       .def("describe_due", &PyEngine::describe_due)
-      .def("stop", &PyEngine::stop)
+      .def("stop", [](PyEngine& self) { self.stop(); })
       .def("stats", &PyEngine::stats);
 }
 

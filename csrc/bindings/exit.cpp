@@ -1,11 +1,14 @@
 #include "bindings/exit.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <iterator>
 #include <memory>
 #include <set>
 #include <thread>
+#include <utility>
 
 #include "base/error.h"
 #include "base/fork.h"
@@ -20,6 +23,11 @@ constexpr auto kPatience = std::chrono::seconds(2);
 // How long it then lets daemon threads run on to a StoppedError of ours: between two batches they
 // are inside torch, which dies as we would when it wants the GIL back from a dead interpreter.
 constexpr auto kGrace = std::chrono::milliseconds(200);
+
+struct Stalled {
+  std::vector<py::object> owners;  // destroyed after the engine
+  std::unique_ptr<Engine> engine;
+};
 
 class ExitGate {
  public:
@@ -50,6 +58,23 @@ class ExitGate {
     if (others) std::this_thread::sleep_for(kGrace);
   }
 
+  void keep(Stalled stalled) {
+    MutexLock lock(mutex_);
+    stalled_.push_back(std::move(stalled));
+  }
+  // Takes out those whose workers have ended.
+  std::vector<Stalled> take_ended() {
+    MutexLock lock(mutex_);
+    const auto now = std::chrono::steady_clock::now();
+    const auto ended = std::stable_partition(
+        stalled_.begin(), stalled_.end(),
+        [&](const Stalled& stalled) { return !stalled.engine->stop_until(now); });
+    std::vector<Stalled> taken(std::make_move_iterator(ended),
+                               std::make_move_iterator(stalled_.end()));
+    stalled_.erase(ended, stalled_.end());
+    return taken;
+  }
+
   const std::uint64_t generation = fork_generation();
   std::atomic<int> inside{0};  // threads without the GIL
   std::atomic<bool> exiting{false};
@@ -57,6 +82,7 @@ class ExitGate {
  private:
   Mutex mutex_;
   std::set<Engine*> engines_ FL_GUARDED_BY(mutex_);
+  std::vector<Stalled> stalled_ FL_GUARDED_BY(mutex_);
   bool used_ FL_GUARDED_BY(mutex_) = false;
 };
 
@@ -91,6 +117,12 @@ void check_not_exiting() {
 }
 void stop_at_exit(Engine* engine) { gate().add(engine); }
 void forget_at_exit(Engine* engine) { gate().remove(engine); }
+
+void keep_stalled(std::unique_ptr<Engine> engine, std::vector<py::object> owners) {
+  gate().keep({std::move(owners), std::move(engine)});
+}
+
+void free_ended() { gate().take_ended(); }
 
 void register_exit(py::module_& module) {
   module.def(

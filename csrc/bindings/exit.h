@@ -4,11 +4,18 @@
 // frames that cannot be unwound, and takes the process down. So whoever works without the GIL is
 // counted, and an atexit hook stops every live engine and waits, within bounds, until nobody does
 // and daemon threads have met the end.
+//
+// A worker may be inside a read that never returns (NOTE [Stalled reads], engine.h). Its engine,
+// and the Python objects whose memory it reads, are then kept here, and the worker is joined when
+// the read has returned. What is still there when the process ends is leaked: nothing that such a
+// thread may touch is destroyed before.
 #pragma once
 
 #include <pybind11/pybind11.h>
 
+#include <memory>
 #include <optional>
+#include <vector>
 
 #include "engine/engine.h"
 
@@ -32,5 +39,11 @@ void check_not_exiting();
 // The engine is stopped when the interpreter exits, until it is forgotten.
 void stop_at_exit(Engine* engine);
 void forget_at_exit(Engine* engine);
+
+// Owns an engine whose workers did not end in time, and what they read, until they have ended.
+// REQUIRES: the GIL.
+void keep_stalled(std::unique_ptr<Engine> engine, std::vector<pybind11::object> owners);
+// Frees those that have ended meanwhile; waits for none. REQUIRES: the GIL.
+void free_ended();
 
 }  // namespace fastload::bindings

@@ -88,6 +88,7 @@ Engine::Engine(std::shared_ptr<const Table> table, std::shared_ptr<SlotPool> poo
                                                   return delivery.images &&
                                                          delivery.images->plan->random();
                                                 })),
+      on_demand_(options.worker_count == 0),
       stats_(options.stats ? options.stats : std::make_shared<LoadStats>()),
       readahead_(*table_),
       consumer_(std::make_unique<Worker>(*table_, stopping_)) {
@@ -97,19 +98,31 @@ Engine::Engine(std::shared_ptr<const Table> table, std::shared_ptr<SlotPool> poo
   }
   table_->check_process();
   order_->on_change([this] { order_changed(); });
-  const SignalsBlocked blocked;
   try {
-    for (int i = 0; i < options.worker_count; ++i) {
-      threads_.emplace_back([this] {
-        Worker worker(*table_, stopping_);
-        run(worker);
-      });
-      pthread_setname_np(threads_.back().native_handle(), "fastload");
-    }
+    start_workers(on_demand_ && table_->files().may_stall() ? 1 : options.worker_count);
   } catch (...) {  // no more threads to be had: those that run must not outlive this object
     order_->on_change(nullptr);
     stop();
     throw;
+  }
+}
+
+void Engine::start_workers(int count) {
+  const SignalsBlocked blocked;
+  MutexLock lock(join_mutex_);
+  for (int i = 0; i < count; ++i) {
+    threads_.emplace_back([this] {
+      {
+        Worker worker(*table_, stopping_);
+        run(worker);
+      }
+      MutexLock left(mutex_);
+      --running_workers_;
+      worker_left_.notify_all();
+    });
+    pthread_setname_np(threads_.back().native_handle(), "fastload");
+    MutexLock started(mutex_);
+    ++running_workers_;
   }
 }
 
@@ -137,6 +150,20 @@ void Engine::stop() {
   MutexLock lock(join_mutex_);
   for (std::thread& thread : threads_) thread.join();
   threads_.clear();
+}
+
+bool Engine::stop_until(Clock::time_point deadline) {
+  if (generation_ != fork_generation()) return true;
+  request_stop();
+  {
+    MutexLock lock(mutex_);
+    while (running_workers_ > 0) {
+      if (Clock::now() >= deadline) return false;
+      worker_left_.wait_until(mutex_, deadline);
+    }
+  }
+  stop();
+  return true;
 }
 
 void Engine::check_alive() const {
@@ -202,8 +229,11 @@ Engine::Result Engine::take_when_done(Clock::time_point deadline, std::unique_pt
     if (result != Result::pending || Clock::now() >= deadline) return result;
     Claim claimed;
     // While the data are cold a claim may take long, and the consumer must be able to leave.
-    if (options_.worker_count == 0 || !readahead_.cold()) claimed = claim();
+    if (running_workers_ == 0 || !(readahead_.cold() || table_->files().may_stall())) {
+      claimed = claim();
+    }
     if (claimed.task == nullptr) {
+      if (on_demand_) work_changed_.notify_all();  // it waited for a consumer
       consumer_waits_ = true;
       batch_done_.wait_until(mutex_, deadline);
       consumer_waits_ = false;

@@ -48,6 +48,11 @@ struct EngineOptions {
 // An error belongs to its batch: it is thrown when that batch's turn comes, and the following
 // batches are delivered as usual.
 //
+// NOTE [Stalled reads]. A pread from a server that does not answer waits for ever, and for no
+// signal. So the consumer, who has to see Ctrl-C, never reads such files itself: with worker_count
+// 0 a thread does it while a consumer waits, and only then. A stop waits for workers for a limited
+// time; an engine whose workers are still reading has to outlive them.
+//
 // Thread-safe; several threads in next() take turns. The destructor stops and joins. In a forked
 // child an engine is leaked, never destroyed: its condition variables have the parent's waiters.
 class Engine {
@@ -74,6 +79,9 @@ class Engine {
   void recycle(std::unique_ptr<BatchTask> task);
   // Ends the run: workers finish their piece and are joined, waiting consumers get StoppedError.
   void stop();
+  // The same, but waits for workers until `deadline` only. Whether they were joined; if not, this
+  // must not be destroyed yet: call it again later.
+  bool stop_until(std::chrono::steady_clock::time_point deadline);
   // stop() without joining, for a signal that has no time to wait.
   void request_stop();
   // Of all engines that count there; zeros in a forked child.
@@ -93,7 +101,9 @@ class Engine {
     bool begins = false;
   };
 
+  void start_workers(int count);
   void run(Worker& worker);
+  bool may_work() const FL_REQUIRES(mutex_);
   void order_changed();
   Claim claim() FL_REQUIRES(mutex_);
   void work_on(Worker& worker, const Claim& claimed);
@@ -121,7 +131,8 @@ class Engine {
   const EngineOptions options_;
   const std::vector<Delivery> deliveries_;  // per column
   const bool any_ragged_;
-  const bool draws_;  // whether anybody needs the draws of samples
+  const bool draws_;      // whether anybody needs the draws of samples
+  const bool on_demand_;  // batches are begun for a consumer that waits only
   const std::shared_ptr<LoadStats> stats_;
 
   // Synchronise themselves.
@@ -133,6 +144,7 @@ class Engine {
   CondVar work_changed_;
   CondVar batch_done_;
   CondVar seat_free_;
+  CondVar worker_left_;
   // Batches delivered_ .. next_batch_ - 1, begun and not yet delivered.
   std::deque<std::unique_ptr<BatchTask>> tasks_ FL_GUARDED_BY(mutex_);
   std::vector<BatchTask*> open_ FL_GUARDED_BY(mutex_);  // have unclaimed pieces, oldest first
@@ -140,6 +152,7 @@ class Engine {
   std::int64_t next_batch_ FL_GUARDED_BY(mutex_) = 0;
   std::int64_t delivered_ FL_GUARDED_BY(mutex_) = 0;
   int idle_workers_ FL_GUARDED_BY(mutex_) = 0;
+  int running_workers_ FL_GUARDED_BY(mutex_) = 0;
   bool consumer_seated_ FL_GUARDED_BY(mutex_) = false;  // one thread at a time works in next()
   bool consumer_waits_ FL_GUARDED_BY(mutex_) = false;
   std::int64_t due_wait_ns_ FL_GUARDED_BY(mutex_) = 0;  // so far, for the batch that is due

@@ -28,7 +28,7 @@ bool is_shared(const BatchTask& task) {
 void Engine::run(Worker& worker) {
   mutex_.lock();
   while (!stopping_.load()) {
-    const Claim claimed = claim();
+    const Claim claimed = may_work() ? claim() : Claim{};
     if (claimed.task == nullptr) {
       const Clock::time_point start = Clock::now();
       ++idle_workers_;
@@ -42,6 +42,11 @@ void Engine::run(Worker& worker) {
     mutex_.lock();
   }
   mutex_.unlock();
+}
+
+// Without workers of its own a run reads nothing ahead.
+bool Engine::may_work() const {
+  return !on_demand_ || (consumer_seated_ && (tasks_.empty() || !tasks_.front()->done));
 }
 
 void Engine::order_changed() {

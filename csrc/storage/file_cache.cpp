@@ -34,6 +34,11 @@ OpenFileLimits OpenFileLimits::of_this_process() {
 std::int32_t FileCache::add(std::string path, std::int64_t size_bytes,
                             std::optional<FileIdentity> identity) {
   File file;
+  std::string folder = path.substr(0, path.rfind('/') + 1);
+  if (io_ == Io::kAuto && (files_.empty() || folder != folder_)) {
+    if (is_remote(folder.empty() ? "." : folder)) may_stall_.store(true);
+    folder_ = std::move(folder);
+  }
   file.path = std::move(path);
   file.size_bytes = size_bytes;
   file.identity = identity;
@@ -57,6 +62,7 @@ std::shared_ptr<const FileDescriptor> FileCache::open(File& file) {
     file.seen = true;
     file.identity = descriptor->identity();
     file.by_pread = io_ == Io::kPread || (io_ == Io::kAuto && descriptor->prefers_pread());
+    if (file.by_pread) may_stall_.store(true);
   }
   return descriptor;
 }

@@ -1,6 +1,7 @@
 // The open files of a table: opened at first touch, never too many at once.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <list>
 #include <memory>
@@ -27,7 +28,7 @@ struct OpenFileLimits {
 class FileCache {
  public:
   explicit FileCache(Io io, OpenFileLimits limits = OpenFileLimits::of_this_process())
-      : io_(io), limits_(limits) {}
+      : io_(io), limits_(limits), may_stall_(io == Io::kPread) {}
 
   // `identity`: the file that is meant; without it, the one that is there when it is first opened.
   // REQUIRES: not concurrent with anything else.
@@ -36,6 +37,11 @@ class FileCache {
 
   const std::string& path(std::int32_t file) const { return at(file).path; }
   std::int64_t size_bytes(std::int32_t file) const { return at(file).size_bytes; }
+
+  // Whether some file is read by pread, which may wait for a server for ever: such a wait ends for
+  // no signal. Under Io::kAuto it is known from the folders, and once a link that leaves them has
+  // been opened.
+  bool may_stall() const { return may_stall_.load(); }
 
   // The mapping of a file, or nullptr if it is to be read by pread. Throws OsError, FormatError.
   std::shared_ptr<const Mapping> mapping(std::int32_t file);
@@ -62,6 +68,8 @@ class FileCache {
 
   const Io io_;
   const OpenFileLimits limits_;
+  std::atomic<bool> may_stall_;
+  std::string folder_;  // of the file that was added last
   Mutex mutex_;
   std::vector<File> files_;  // paths and sizes are constant; the rest is guarded by mutex_
   std::list<std::int32_t> mapped_ FL_GUARDED_BY(mutex_);  // most recently used first

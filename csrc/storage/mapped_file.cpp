@@ -36,11 +36,22 @@ std::size_t page_bytes() {
   return size;
 }
 
+bool is_remote(const struct statfs& status) {
+  const auto type = static_cast<unsigned long>(status.f_type) & 0xFFFFFFFFUL;
+  return std::find(kRemoteFileSystems.begin(), kRemoteFileSystems.end(), type) !=
+         kRemoteFileSystems.end();
+}
+
 const std::byte* page_start(const std::byte* data) {
   return data - reinterpret_cast<std::uintptr_t>(data) % page_bytes();
 }
 
 }  // namespace
+
+bool is_remote(const std::string& path) {
+  struct statfs status = {};
+  return statfs(path.c_str(), &status) == 0 && is_remote(status);
+}
 
 FileDescriptor::FileDescriptor(const std::string& path)
     : path_(path), number_(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK)) {
@@ -64,10 +75,7 @@ FileDescriptor::~FileDescriptor() { close(number_); }
 
 bool FileDescriptor::prefers_pread() const {
   struct statfs status = {};
-  if (fstatfs(number_, &status) != 0) return true;
-  const auto type = static_cast<unsigned long>(status.f_type) & 0xFFFFFFFFUL;
-  return std::find(kRemoteFileSystems.begin(), kRemoteFileSystems.end(), type) !=
-         kRemoteFileSystems.end();
+  return fstatfs(number_, &status) != 0 || is_remote(status);
 }
 
 void FileDescriptor::advise_random() const { posix_fadvise(number_, 0, 0, POSIX_FADV_RANDOM); }

@@ -22,6 +22,10 @@ struct FileIdentity {
   std::int64_t modified_ns;
 };
 
+// Whether files at this path are read by pread under Io::kAuto: the file system is remote or lives
+// in user space, so that a read may take for ever. False if it cannot be known.
+bool is_remote(const std::string& path);
+
 // An open descriptor. Movable in spirit, kept behind a shared_ptr in practice. Thread-safe.
 class FileDescriptor {
  public:
