@@ -75,12 +75,23 @@ def test_a_complete_dataset_is_not_said_to_be_packed_again(capsys: Captured) -> 
     assert "rows/s" not in said
 
 
-def test_an_incomplete_folder_tells_once_how_to_go_on(capsys: Captured) -> None:
+def test_what_a_refusal_advises_can_be_done_at_once(capsys: Captured) -> None:
     Path("lines.jsonl").write_text(
         '{"v": [1, 2]}\n' * 500 + '{"v": [1]}\n' + '{"v": [1, 2]}\n' * 500
     )
     assert main(["pack", "lines.jsonl", "out"]) == 1
     assert "--ragged (ragged=)" in capsys.readouterr().err
+    assert main(["pack", "lines.jsonl", "out", "--ragged", "v"]) == 0
+
+
+def test_an_incomplete_folder_tells_once_how_to_go_on(capsys: Captured) -> None:
+    Path("lines.jsonl").write_text('{"v": [1, 2]}\n' * 1000)
+
+    def interrupt(_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fastload.pack("lines.jsonl", "out", workers=1, progress=interrupt)
     assert main(["pack", "lines.jsonl", "out", "--ragged", "v"]) == 1
     said = capsys.readouterr().err
     assert said.count("0 of 1 shards are written") == 1
