@@ -308,8 +308,10 @@ def pins(device_name: str, *, may_warn: bool) -> bool:
 
 def warn_of_threads(num_workers: int, said: set[str]) -> None:
     """Warns, once, of many more threads than CPUs."""
+    if num_workers <= _THREADS_PER_CPU or "threads" in said:
+        return
     cpus = len(os.sched_getaffinity(0))
-    if num_workers > _THREADS_PER_CPU * cpus and "threads" not in said:
+    if num_workers > _THREADS_PER_CPU * cpus:
         said.add("threads")
         warn(
             f"num_workers={num_workers} threads load this dataset, and {cpus} CPUs run them; where "

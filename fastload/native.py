@@ -73,6 +73,8 @@ def _read(dataset: Any, where: str) -> Extents:
     read, kind = _READERS.get(type(dataset)), type(dataset).__name__
     if read is None:
         bases = [base.__name__ for base in type(dataset).__mro__ if base in _READERS]
+        if isinstance(dataset, (np.ndarray, torch.Tensor)):
+            raise NotNative(f"{where} is of type {kind}; ArrayDataset of it loads natively")
         if not bases:
             raise NotNative(
                 f"{where} is of type {kind}, whose samples are made by Python; fastload.pack "
@@ -139,17 +141,21 @@ def _from_own(dataset: Any, where: str) -> Extents:
 def _from_tensors(dataset: TensorDataset, where: str) -> Extents:
     parts = []
     for number, tensor in enumerate(dataset.tensors):
-        if (reason := _why_not_plain(tensor)) is not None:
-            raise NotNative(f"{where}.tensors[{number}] {reason}")
-        array, dtype = arrays.tensor_array(tensor, str(number))
+        try:
+            if type(tensor) is not torch.Tensor or tensor.ndim == 0:
+                raise TypeError(type(tensor))
+            array, dtype = arrays.tensor_array(tensor, str(number))
+        except (TypeError, RuntimeError) as error:  # RuntimeError: no memory that numpy could see
+            reason = _why_not_plain(tensor, error)
+            raise NotNative(f"{where}.tensors[{number}] {reason}") from None
         parts.append(arrays.read_extents(array, str(number), dtype))
     if not parts:
         raise NotNative(f"{where} holds no tensors")
     return _combined(combine.stack, tuple(parts), f"the tensors of {where} cannot be combined")
 
 
-def _why_not_plain(tensor: Any) -> str | None:
-    """What keeps a tensor from being read in place; None if nothing does."""
+def _why_not_plain(tensor: Any, error: Exception) -> str:
+    """What keeps a tensor from being read in place; `error`: what its conversion raised."""
     kind = type(tensor)
     if not isinstance(tensor, torch.Tensor):
         return f"is of type {kind.__name__}, no tensor"
@@ -170,13 +176,9 @@ def _why_not_plain(tensor: Any) -> str | None:
     if tensor.is_conj() or tensor.is_neg():
         bit = "resolve_conj" if tensor.is_conj() else "resolve_neg"
         return f"is a lazy conjugate or negative; call {bit}()"
-    try:
-        arrays.tensor_array(tensor, "")
-    except TypeError:
+    if isinstance(error, TypeError):
         return f"has the dtype {tensor.dtype}, which is not supported"
-    except RuntimeError as error:  # no memory that numpy could see
-        return f"has no memory that can be read: {error}"
-    return None
+    return f"has no memory that can be read: {error}"
 
 
 def _from_subset(dataset: Subset[Any], where: str) -> Extents:

@@ -188,6 +188,15 @@ def test_gil(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert result["ratios"]["memcpy"] > 0
 
 
+def test_strided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = load("bench_strided", monkeypatch)
+    monkeypatch.setattr(module, "WORKERS", (0,))
+    result = module.measure(0, tmp_path, rounds=1)
+    for batch in result["batches"]:
+        assert batch["ratios"]["dataloader/0"] > 0
+        assert batch["fortran"]["cpu_us_per_sample"] > 0
+
+
 def test_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = load("bench_open", monkeypatch).measure(0, tmp_path, rounds=2)
     for name in ("fixed", "ragged"):

@@ -133,6 +133,7 @@ def grown(make: Any) -> Any:
 
 REASONS: dict[str, tuple[Any, str]] = {
     "list": ([1, 2], "dataset is of type list, whose samples are made by Python; fastload.pack"),
+    "array": (np.zeros((4, 2)), "dataset is of type ndarray; ArrayDataset of it loads natively"),
     "class": (Squares(), "dataset is of type Squares, whose samples are made by Python"),
     "subclass": (OwnTensors(torch.zeros(3)), "type OwnTensors, a subclass of TensorDataset, which"),
     "subclass of Subset": (OwnSubset(tensors(3), [0]), "OwnSubset, a subclass of Subset, which"),
