@@ -57,10 +57,10 @@ def test_keys_in_another_order_are_the_same_sample(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("samples", "parts"),
     [
-        ([{"a": 1, "b": None}], ("TypeError", "'b'", "NoneType")),
-        ([{"a": 1, "b": 2}, {"a": 3}], ("KeyError", "sample 1", "'b'")),
-        ([{"a": 1}, {"a": 3, "b": 2}], ("KeyError", "sample 1", "'b'")),
-        ([{"a": {"b": 1}}, {"a": {"c": 1}}], ("KeyError", "sample 1, 'a'", "'b'")),
+        ([{"a": 1, "b": None}], ("sample 0", "'b'", "no value was seen of it")),
+        ([{"a": 1, "b": 2}, {"a": 3}], ("sample 1", "'b'", "the value is missing")),
+        ([{"a": 1}, {"a": 3, "b": 2}], ("sample 0", "'b'", "the value is missing")),
+        ([{"a": {"b": 1}}, {"a": {"c": 1}}], ("sample 1", "'a.b'", "the value is missing")),
         ([1, 2.0], ("ValueError", "sample 1", "float64", "int64")),
         ([np.zeros((2, 3)), np.zeros((2, 4))], ("ValueError", "sample 1", "[2, 4]", "[2, 3]")),
         ([np.zeros(3), np.zeros((4, 1))], ("ValueError", "sample 1", "[4, 1]", "[-1]")),
@@ -73,7 +73,7 @@ def test_keys_in_another_order_are_the_same_sample(tmp_path: Path) -> None:
         ([(1, 2), (1, 2, 3)], ("TypeError", "sample 1", "tuple of 2")),
         ([{"a": 1}, 2], ("TypeError", "sample 1", "dict")),
         ([np.array(["text"])], ("TypeError", "'data'", "dtype")),
-        ([{}], ("TypeError", "sample 0 holds nothing")),
+        ([{}], ("ValueError", "sample 0: it holds nothing")),
         ([], ("ValueError", "the dataset is empty")),
         (5, ("TypeError", "__len__ and __getitem__")),
         (iter([1]), ("TypeError", "__len__ and __getitem__")),

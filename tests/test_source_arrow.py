@@ -82,9 +82,9 @@ def test_a_saved_dataset_keeps_images_and_classes(tmp_path: Path) -> None:
     want = [{"image": images[n], "label": n % 3, "text": f"t{n}"} for n in range(11)]
     assert samples_of(tmp_path / "out") == want
     assert packed.read_manifest(tmp_path / "out").class_fields["label"].counts == (4, 4, 3)
-    of = of.set_column(1, "label", pa.array([0] * 9 + [-1, 0]))
+    of = of.set_column(1, "label", pa.array([0] * 9 + [-2, 0]))
     save_to_disk(tmp_path / "bad", of, features)
-    damaged(tmp_path / "bad", tmp_path / "no", "00001-of-00002.arrow: row 3", "-1 is none of its")
+    damaged(tmp_path / "bad", tmp_path / "no", "00001-of-00002.arrow: row 3", "-2 is none of its")
 
 
 def test_what_a_saved_dataset_says_must_be_there(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def test_tables_that_are_none(folder: Path, tmp_path: Path) -> None:
         ("", "line 1: two columns"),
         ("id\ni0\n", "line 1: two columns"),
         ("id,y\ni0,1\ni1\n", "line 3: 1 values in 2 columns"),
-        ("id,y\ni0,\n", "line 2: the label is missing"),
+        ("id,y\ni0,\n", "line 2): field 'label': no value was seen"),
         ("id,y\ni0,1\ni1,9223372036854775809\n", "l.csv: a label exceeds int64"),
         ("id,y\n../x,1\n", "line 2: a path '../x'"),
         ('id,y\ni0,"1\n', "line 2: unexpected end of data"),

@@ -102,11 +102,11 @@ def test_dtypes_and_ragged_fields_are_what_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "part"),
     [
-        ('{"x": null}', "NoneType"),
+        ('{"x": null}', "'x': the value is missing"),
         ('{"x": 9223372036854775808}', "exceeds int64"),
         ('{"x": "text"}', "'x' is utf8"),
-        ('{"y": 1}', "'x' is missing"),
-        ('{"x": 1, "y": 1}', "'y' is not in sample 0"),
+        ("{}", "'x': the value is missing"),
+        ('{"x": 1, "y": 1}', "'y' is not in the samples that were looked at"),
         ("[1]", "a dict is needed"),
         ('{"x": [1, [2]]}', "unequal"),
         ('{"x": ["a"]}', "list of str"),
@@ -179,7 +179,7 @@ def test_texts_become_tokens_of_the_narrowest_dtype(tmp_path: Path) -> None:
 
 def test_tokenizers_and_texts_that_are_none(tmp_path: Path) -> None:
     pytest.importorskip("tokenizers", reason="pip install tokenizers")
-    write(tmp_path / "a.jsonl", [{"text": "a"}, {"x": 1}, {"text": "b"}])
+    write(tmp_path / "a.jsonl", [{"text": "a"}, {"text": 1}, {"text": "b"}])
     (tmp_path / "t.json").write_text("{}")
     path = tmp_path / "t.json"
     damaged(tmp_path / "a.jsonl", tmp_path / "out", "t.json: no tokenizer", tokenizer=path)
@@ -189,6 +189,12 @@ def test_tokenizers_and_texts_that_are_none(tmp_path: Path) -> None:
     assert [(s.path.partition(",")[0], s.reason) for s in report.skipped] == [
         ("a.jsonl: line 2", "it has no text 'text'")
     ]
+    write(tmp_path / "b.jsonl", [{"text": "a"}, {"x": 1}, {"text": None}])
+    options = {"tokenizer": tmp_path / "t.json"}
+    damaged(tmp_path / "b.jsonl", tmp_path / "no", "line 2", "'tokens': the value is", **options)
+    report = fastload.pack(tmp_path / "b.jsonl", tmp_path / "two", missing="zero", **options)
+    assert [len(sample["tokens"]) for sample in samples_of(tmp_path / "two")] == [1, 0, 0]
+    assert report.filled == {"tokens": 2}
 
 
 def test_tiktoken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

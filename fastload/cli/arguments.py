@@ -97,8 +97,16 @@ def add_raw(parser: argparse.ArgumentParser) -> None:
 
 def add_selection(parser: argparse.ArgumentParser) -> None:
     """What is taken of an input."""
+    from fastload.pack.missing import POLICIES
+
     add = parser.add_argument
     add("--fields", type=_names, metavar="A,B", help="keep these fields only")
+    add(
+        "--missing",
+        choices=POLICIES,
+        help="missing values: stop (default), NaN in floats, 0 and empty text and lists, or leave "
+        "the sample out",
+    )
     add(
         "--cast",
         type=_pairs,

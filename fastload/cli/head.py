@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
         for field, column in zip(dataset.fields, columns, strict=True):
             text = _value(field, column)
             if field.name in classes:
-                text += f" ({classes[field.name].names[int(text)]})"
+                text += f" ({classes[field.name].name(int(text))})"
             console.print(printable(f"  {field.name}: {text}"))
     return 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import json
 import os
 import sys
@@ -91,6 +92,7 @@ def describe(path: str, *, dtype: Any = None, shape: Any = None) -> dict[str, An
             name: dict(zip(classes.names, classes.counts, strict=True))
             for name, classes in manifest.class_fields.items()
         }
+        facts["missing"] = dataclasses.asdict(manifest.missing)
         facts["skipped"] = {skipped.path: skipped.reason for skipped in manifest.skipped}
         facts["not read"] = {
             of.reason: {"count": of.count, "paths": list(of.paths)} for of in manifest.leftovers
@@ -169,6 +171,8 @@ def _show(facts: dict[str, Any]) -> None:
         table = Table("class", field_name, "rows")
         for number, (name, rows) in enumerate(list(classes.items())[:_LONGEST_LIST]):
             table.add_row(Text(printable(name)), str(number), f"{rows:,}")
+        if left := facts["rows"] - sum(classes.values()):
+            table.add_row("no class", "-1", f"{left:,}")
         console.print(table)
         _show_rest(console, len(classes), "class", "classes")
     skipped = list(facts.get("skipped", {}).items())
@@ -200,6 +204,11 @@ def _about_sizes(facts: dict[str, Any]) -> Iterator[str]:
 
 def _life(facts: dict[str, Any]) -> Iterator[str]:
     """What has become of a dataset since it was packed, and its parts."""
+    missing = facts.get("missing", {"dropped": {}, "filled": {}})
+    for name, rows in missing["dropped"].items():
+        yield f"left out {count(rows, 'row')} in which {name} was missing"
+    for name, rows in missing["filled"].items():
+        yield f"filled in missing values of {name} in {count(rows, 'row')}"
     for name, (start, stop) in facts.get("splits", {}).items():
         yield f"split {name}: {count(stop - start, 'row')} from {start:,} on"
     groups = facts.get("groups", {})

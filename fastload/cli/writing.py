@@ -7,7 +7,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from fastload.cli.arguments import engine, given
@@ -72,6 +72,8 @@ def tell(done: str, report: PackReport, took: str) -> int:
         screen.print(printable(notice))
     for skipped in report.skipped:
         screen.print(printable(f"skipped {skipped.path}: {skipped.reason}"))
+    for line in _about_missing(report):
+        screen.print(printable(line))
     rows, shards = count(report.rows, "row"), count(report.shards, "shard")
     size = readable(report.bytes)
     if COMPLETE in report.notices:
@@ -92,6 +94,16 @@ def tell_of_input(report: PackReport) -> None:
     for of in report.leftovers:
         files = count(of.count, "file")
         screen.print(printable(f"not read: {files}, such as {of.paths[0]}: {of.reason}"))
+
+
+def _about_missing(report: PackReport) -> Iterator[str]:
+    """What became of samples with missing values."""
+    if report.dropped_rows:
+        yield f"left out {count(report.dropped_rows, 'row')} with missing values:"
+    for name, rows in report.dropped.items():
+        yield f"  {name} is missing in {count(rows, 'row')}"
+    for name, rows in report.filled.items():
+        yield f"filled in missing values of {name} in {count(rows, 'row')}"
 
 
 def _how_to_go_on(out: str, words: list[str]) -> str:

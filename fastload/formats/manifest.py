@@ -12,6 +12,7 @@ from typing import Any
 
 from fastload.formats.extents import Field
 from fastload.formats.fields import read_schema, schema
+from fastload.formats.missing import MissingCounts
 from fastload.formats.original_names import Names, read_names
 from fastload.formats.shard import Places, check_fields, place_shards
 from fastload.structure import Structure, flatten, from_json, to_json
@@ -60,10 +61,17 @@ class Shards:
 
 @dataclass(frozen=True)
 class Classes:
-    """The classes that an integer field numbers: their names, and the samples of each."""
+    """The classes that an integer field numbers: their names, and the samples of each.
+
+    A sample of the number -1 has no class and is counted for none.
+    """
 
     names: tuple[str, ...]
     counts: tuple[int, ...]
+
+    def name(self, number: int) -> str:
+        """The name of a class; "no class" of the number -1."""
+        return self.names[number] if number >= 0 else "no class"
 
 
 @dataclass(frozen=True)
@@ -106,6 +114,7 @@ class Manifest:
         splits: Ranges [start, stop) of samples by name.
         leftovers: What was not read of the input, by reason.
         names: The files of the original names of the samples; none where no names are known.
+        missing: What was left out and replaced because values were missing.
 
     Example:
         >>> read_manifest("data/train").rows  # doctest: +SKIP
@@ -123,6 +132,7 @@ class Manifest:
     splits: dict[str, tuple[int, int]] = field(default_factory=dict)
     leftovers: tuple[Leftover, ...] = ()
     names: tuple[Names, ...] = ()
+    missing: MissingCounts = field(default_factory=MissingCounts)
 
     def files(self) -> list[str]:
         """The file names of all shards, and of the original names."""
@@ -194,6 +204,7 @@ class Manifest:
             "skipped": [[skipped.path, skipped.reason] for skipped in self.skipped],
             **({"leftovers": _described(self.leftovers)} if self.leftovers else {}),
             **({"names": self.names} if self.names else {}),
+            **self.missing.to_json(),
             "source": self.source,
         }
         dumps = json.JSONEncoder(allow_nan=False).encode
@@ -270,6 +281,7 @@ def decode(content: bytes) -> Manifest:
         splits=_splits(entries.get("splits", {}), entries["rows"]),
         leftovers=_leftovers(entries.get("leftovers", {})),
         names=read_names(entries.get("names"), entries["rows"]),
+        missing=MissingCounts.from_json(entries),
     )
     _check_whole(manifest, list(fields))
     if manifest.fingerprint != entries["fingerprint"]:

@@ -213,6 +213,18 @@ def _decoded(array: Array, dtype: str) -> Array:
     return array != 0 if dtype == "bool" else array
 
 
+def nan_code(dtype: str) -> Any:
+    """NaN as a floating dtype is stored.
+
+    Example:
+        >>> hex(nan_code("bfloat16"))
+        '0x7fc0'
+    """
+    if dtype in _NO_TARGETS:
+        return np.uint8(0xFF)
+    return cast(np.array([np.nan]), Field("nan", "float64", ()), dtype)[0]
+
+
 def decoded(array: Array, field: Field) -> Array:
     """The values of a field in a dtype of numpy's that holds them exactly."""
     return _decoded(array, field.dtype)

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from fastload import _core
@@ -61,6 +61,10 @@ class PackReport:
         splits: Rows [start, stop) by name.
         kind: Of the input.
         reason: Why it was taken for that kind; empty for what is in memory.
+        dropped: Samples that were left out because a value was missing, by field: a sample that
+            lacks two counts for both.
+        dropped_rows: These samples, each counted once.
+        filled: Samples of which missing values were replaced, by field.
 
     Example:
         >>> report = fastload.pack("photos", "data/photos", resize=224)  # doctest: +SKIP
@@ -79,6 +83,9 @@ class PackReport:
     leftovers: tuple[Leftover, ...] = ()
     kind: str = ""
     reason: str = ""
+    dropped: dict[str, int] = field(default_factory=dict)
+    dropped_rows: int = 0
+    filled: dict[str, int] = field(default_factory=dict)
 
 
 def pack(
@@ -94,6 +101,8 @@ def pack(
     strict: bool = False,
     ignore: str | Sequence[str] = (),
     fields: Sequence[str] | None = None,
+    dtypes: Mapping[str, Any] | None = None,
+    missing: str = "error",
     cast: Mapping[str, Any] | None = None,
     shuffle: int | None = None,
     limit: int | None = None,
@@ -147,6 +156,11 @@ def pack(
             paths below it, of names, or of folders.
         fields: Names of the fields to keep, or of containers for all in them; the others are not
             opened, decoded or checked.
+        dtypes: What fields are read as, by name, such as {"x": "float32"}: numbers of text are
+            parsed so, others are cast before missing values are filled in.
+        missing: What is done about missing values (null, None, NaT, absent keys) of the fields that
+            are kept; a NaN is a value. "error" stops, "nan" makes NaN of them in fields of floats,
+            "zero" makes 0, False, empty text and empty lists, "drop" leaves the sample out.
         cast: New dtypes by the names of fields, such as {"x": "bf16"}. Floats are rounded to the
             nearest even value; integers and bools must be able to hold each value.
         shuffle: The seed of a permutation of the samples, by which they are written.
@@ -201,6 +215,8 @@ def pack(
         strict=strict,
         ignore=ignore,
         fields=fields,
+        dtypes=dtypes,
+        missing=missing,
         cast=cast,
         shuffle=shuffle,
         limit=limit,
@@ -271,6 +287,7 @@ def _write(
         splits=split_rows(plan.splits, outcome.rows),
         leftovers=source.leftovers,
         names=write_names(source, outcome, folder, 0),
+        missing=outcome.missing,
     )
     folder.commit(manifest, WRITER)
     return manifest, _about_changes(source, stamp)
@@ -356,6 +373,7 @@ def report_on(
         () if source is None else source.leftovers,
         "" if source is None else source.kind,
         "" if source is None else source.reason,
+        **asdict(manifest.missing),
     )
 
 

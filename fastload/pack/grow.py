@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from fastload.formats.extents import Field
@@ -68,8 +68,8 @@ def append(
         workers: Processes, as for `pack`.
         executor: Writes the shards, as for `pack`.
         progress: Called now and then.
-        **reading: kind, dtype, shape, resize, encoded, allow_empty, strict, ignore, fields, cast,
-            shuffle and limit, as for `pack`.
+        **reading: kind, dtype, shape, resize, encoded, allow_empty, strict, ignore, fields, dtypes,
+            missing, cast, shuffle and limit, as for `pack`.
 
     Returns:
         What the dataset is now.
@@ -117,11 +117,13 @@ def append(
             skipped=(*manifest.skipped, *skipped),
             leftovers=merged_leftovers([*manifest.leftovers, *opened.leftovers]),
             splits=splits,
+            missing=manifest.missing + outcomes[0].missing,
         )
         notices = notices_of(opened)
         if splits and split is None:
             notices.append("the new samples are in no split; --split NAME (split=) names theirs")
-        return replace(run.commit(grown, rows), skipped=skipped, notices=tuple(notices))
+        own = {"skipped": skipped, **asdict(outcomes[0].missing)}
+        return replace(run.commit(grown, rows), notices=tuple(notices), **own)
 
 
 def add_column(
@@ -152,7 +154,8 @@ def add_column(
         workers: Processes, as for `pack`.
         executor: Writes the shards, as for `pack`.
         progress: Called now and then.
-        **reading: As for `append`; bad records are errors in any case.
+        **reading: As for `append`; bad records are errors in any case, and samples cannot be
+            dropped.
 
     Returns:
         What the dataset is now.
@@ -170,6 +173,10 @@ def add_column(
     folder = OutputFolder(dataset)
     folder.check_source(source)
     read_manifest(folder.path)
+    if reading.get("missing") == "drop":
+        raise ValueError(
+            "missing: 'drop' leaves samples out and shifts the rest: nan and zero do not"
+        )
     # A record that is left out would shift the rest.
     with closing(folder), closing(open_input(source, all_records=True, **reading)) as opened:
         check_travels(opened, by)
@@ -196,8 +203,10 @@ def add_column(
             groups=(*manifest.groups, outcomes[0].shards),
             class_fields={**manifest.class_fields, **outcomes[0].classes},
             leftovers=merged_leftovers([*manifest.leftovers, *opened.leftovers]),
+            missing=manifest.missing + outcomes[0].missing,
         )
-        return replace(run.commit(grown, opened.rows), notices=tuple(notices_of(opened)))
+        report, own = run.commit(grown, opened.rows), asdict(outcomes[0].missing)
+        return replace(report, notices=tuple(notices_of(opened)), **own)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import Any
 
 from fastload.errors import refuse_pipe
 from fastload.formats.manifest import Skipped
+from fastload.formats.missing import MissingCounts
 from fastload.pack.files import sync_folder, write_all
 from fastload.pack.writer import Written
 
@@ -91,7 +92,9 @@ def _forget(written: dict[Key, Written], group: str, first: int) -> None:
 
 def _written(entry: dict[str, Any]) -> Written:
     skipped = tuple(Skipped(**of) for of in entry.pop("skipped"))
-    return Written(**{key: _tuples(value) for key, value in entry.items()}, skipped=skipped)
+    missing = MissingCounts(**entry.pop("missing"))
+    rest = {key: _tuples(value) for key, value in entry.items()}
+    return Written(**rest, skipped=skipped, missing=missing)
 
 
 def _tuples(value: Any) -> Any:

@@ -7,12 +7,13 @@ import itertools
 import os
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from fastload import _core
 from fastload.errors import FormatError
 from fastload.formats.files import AnyPath, absolute
 from fastload.formats.manifest import Manifest, merged_leftovers, shard_file
+from fastload.formats.missing import MissingCounts
 from fastload.formats.original_names import NAMES_FILE, Names, joined_names
 from fastload.formats.packed import read_extents, read_manifest
 from fastload.pack.convert import WRITER, PackReport, report_on
@@ -73,6 +74,7 @@ def merge(out: AnyPath, inputs: Sequence[AnyPath], *, overwrite: bool = False) -
         splits=splits,
         names=_renumbered(manifests),
         leftovers=merged_leftovers(of for manifest in manifests for of in manifest.leftovers),
+        missing=sum((manifest.missing for manifest in manifests), MissingCounts()),
     )
     with closing(folder):
         folder.take()
@@ -90,7 +92,8 @@ def merge(out: AnyPath, inputs: Sequence[AnyPath], *, overwrite: bool = False) -
         folder.commit(merged, WRITER)
     if copied:
         notices.append(f"{copied} shards are copies, because they cannot be links")
-    return replace(report_on(folder.path, merged, notices), skipped=())
+    report = report_on(folder.path, merged, notices)
+    return replace(report, skipped=(), **asdict(MissingCounts()))  # of the inputs, earlier
 
 
 def _check_alike(first_path: str, first: Manifest, path: str, other: Manifest) -> None:

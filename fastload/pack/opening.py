@@ -7,6 +7,7 @@ from typing import Any
 
 from fastload.formats.shard import check_fields
 from fastload.pack.inventory import check_strict
+from fastload.pack.missing import check_policy
 from fastload.pack.select import Selection
 from fastload.pack.sources.base import Source
 from fastload.pack.sources.checks import check_counts
@@ -19,6 +20,7 @@ def open_input(
     kind: str | None = None,
     fields: Sequence[str] | None = None,
     dtypes: Mapping[str, Any] | None = None,
+    missing: str = "error",
     cast: Mapping[str, Any] | None = None,
     shuffle: int | None = None,
     limit: int | None = None,
@@ -33,6 +35,7 @@ def open_input(
     """
     from fastload.pack.sources.kinds import open_source  # all kinds: not before one is opened
 
+    check_policy(missing)
     check_counts(limit=1 if limit is None else limit)
     patterns = [ignore] if isinstance(ignore, str) else list(ignore)
     if not all(isinstance(pattern, str) for pattern in patterns):
@@ -42,7 +45,7 @@ def open_input(
     try:
         if strict:
             check_strict(opened.leftovers)
-        chosen = Selection(fields, dtypes, cast, shuffle, limit).of(opened)
+        chosen = Selection(fields, dtypes, missing, cast, shuffle, limit).of(opened)
         _check_names(chosen)
     except BaseException:
         opened.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 import dataclasses
 import functools
 import itertools
@@ -16,24 +15,23 @@ from fastload import _core
 from fastload.formats.dtypes import TEXT_NAMES
 from fastload.formats.extents import Field, Int64Array
 from fastload.formats.fields import TEXT
-from fastload.formats.manifest import Skipped
 from fastload.pack.cast import CastError, cast, parse_casts
+from fastload.pack.missing import filled
 from fastload.pack.sources.base import (
     Advance,
     AnyColumn,
     AnyStreamed,
-    Collector,
     Part,
     Ragged,
     Rows,
+    RowsCollector,
     Source,
     StreamedRagged,
     TakenPart,
 )
 from fastload.pack.sources.wanted import Wanted
+from fastload.pack.wrapper import PIECE_BYTES, Wrapper, like
 from fastload.structure import Structure, is_leaf, map_leaves, pruned
-
-_PIECE_BYTES = 8 << 20
 
 
 @dataclass(frozen=True)
@@ -43,6 +41,7 @@ class Selection:
     Attributes:
         fields: Names of fields, or of containers for all fields in them.
         dtypes: What fields are read as, by name, where the source has not done it.
+        missing: What is done about missing values, one of `missing.POLICIES`.
         cast: New dtypes by the names of fields.
         shuffle: The seed of a permutation of the samples.
         limit: So many samples from the start, after shuffling.
@@ -50,6 +49,7 @@ class Selection:
 
     fields: Sequence[str] | None = None
     dtypes: Mapping[str, Any] | None = None
+    missing: str = "error"
     cast: Mapping[str, Any] | None = None
     shuffle: int | None = None
     limit: int | None = None
@@ -65,75 +65,24 @@ class Selection:
             source = _picked(source, Wanted.of(self.fields))
         if casts := _read_as(source, self.dtypes or {}, self.fields is not None):
             source = _cast(source, casts, "dtypes")
+        source = filled(source, self.missing)
         if casts := parse_casts("cast", self.cast):
             source = _cast(source, casts, "cast")
         if self.shuffle is not None:
             if type(self.shuffle) is not int or not 0 <= self.shuffle < 2**64:
                 raise ValueError(f"shuffle: a seed of 64 bits is needed, not {self.shuffle!r}")
-            source = _Shuffled(**_like(source), inner=source.random_access(), seed=self.shuffle)
+            source = _Shuffled(**like(source), inner=source.random_access(), seed=self.shuffle)
         if self.limit is not None and self.limit < source.rows:
-            source = _Limited(**_like(source), inner=source, limit=self.limit)
+            source = _Limited(**like(source), inner=source, limit=self.limit)
             source = dataclasses.replace(source, rows=self.limit)
         return source
-
-
-def _like(source: Source) -> dict[str, Any]:
-    """What every source has."""
-    return {field.name: getattr(source, field.name) for field in dataclasses.fields(Source)}
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Wrapper(Source):
-    """A source in front of another."""
-
-    inner: Source
-
-    def part(self, start: int, stop: int) -> Part:
-        """The samples [start, stop)."""
-        return self.inner.part(start, stop)
-
-    def take(self, indices: Int64Array) -> Part:
-        """The samples at `indices`."""
-        return self.inner.take(indices)
-
-    def names(self, indices: Int64Array) -> Sequence[str] | None:
-        """Those of the input."""
-        return self.inner.names(indices)
-
-    def random_access(self) -> Source:
-        """The same in front of a source that can be read anywhere."""
-        return dataclasses.replace(self, inner=self.inner.random_access())
-
-    def is_copied(self) -> bool:
-        """As the input."""
-        return self.inner.is_copied()
-
-    def paths(self) -> Sequence[str]:
-        """Those of the input."""
-        return self.inner.paths()
-
-    def inputs(self) -> Any:
-        """Those of the input."""
-        return self.inner.inputs()
-
-    def options(self) -> dict[str, Any]:
-        """Those of the input, and what is selected of it."""
-        return {**self.inner.options(), **self.choice()}
-
-    @abc.abstractmethod
-    def choice(self) -> dict[str, Any]:
-        """What is selected, in JSON's types."""
-
-    def close(self) -> None:
-        """Closes the input."""
-        self.inner.close()
 
 
 # --- Order ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Limited(_Wrapper):
+class _Limited(Wrapper):
     limit: int
 
     def choice(self) -> dict[str, Any]:
@@ -141,7 +90,7 @@ class _Limited(_Wrapper):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Shuffled(_Wrapper):
+class _Shuffled(Wrapper):
     """Row i is row `Permutation(rows, seed, 0).at(i)` of the input."""
 
     seed: int
@@ -173,7 +122,7 @@ class _Shuffled(_Wrapper):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Picked(_Wrapper):
+class _Picked(Wrapper):
     """Some fields of an input, which may read the others, too: not more samples than `each`."""
 
     columns: tuple[int, ...]
@@ -202,7 +151,12 @@ class _PickedPart(Part):
 
     def read(self, advance: Advance) -> Rows:
         rows = self.inner.read(advance)
-        return dataclasses.replace(rows, columns=[rows.columns[n] for n in self.columns])
+        missing = {place: rows.missing.get(n) for place, n in enumerate(self.columns)}
+        return dataclasses.replace(
+            rows,
+            columns=[rows.columns[n] for n in self.columns],
+            missing={place: of for place, of in missing.items() if of is not None},
+        )
 
     def stream(self, advance: Advance) -> Sequence[AnyStreamed] | None:
         columns = self.inner.stream(advance)
@@ -223,6 +177,8 @@ def _picked(source: Source, wanted: Wanted) -> Source:
         "fields": fields,
         "structure": _kept(source.structure, columns),
         "classes": {n: of for n, of in source.classes.items() if own.index(n) in columns},
+        "seen": {n: where for n, where in source.seen.items() if own.index(n) in columns},
+        "unknown": source.unknown & {field.name for field in fields},
     }
     picked = source.pick(columns)
     if picked is not None:
@@ -230,11 +186,11 @@ def _picked(source: Source, wanted: Wanted) -> Source:
         places, each = list(range(len(columns))), max(source.rows, 1)
     else:
         changed["ragged_bytes"] = source.ragged_bytes if any(of.ragged for of in fields) else 0
-        places, each = columns, max(_PIECE_BYTES // max(source.sample_bytes, 1), 1)
+        places, each = columns, max(PIECE_BYTES // max(source.sample_bytes, 1), 1)
         if len(columns) == len(own):
             each = max(source.rows, 1)  # nothing is read for nothing
     of = picked or source
-    return _Picked(**_like(source) | changed, inner=of, columns=tuple(places), each=each)
+    return _Picked(**like(source) | changed, inner=of, columns=tuple(places), each=each)
 
 
 def in_order_of(source: Source, fields: Sequence[Field], structure: Structure) -> Source:
@@ -246,7 +202,7 @@ def in_order_of(source: Source, fields: Sequence[Field], structure: Structure) -
     columns = tuple(own.index(name) for name in names)
     changed = {"fields": tuple(source.fields[n] for n in columns), "structure": structure}
     each = max(source.rows, 1)
-    return _Picked(**_like(source) | changed, inner=source, columns=columns, each=each)
+    return _Picked(**like(source) | changed, inner=source, columns=columns, each=each)
 
 
 def _kept(structure: Structure, columns: Sequence[int]) -> Structure:
@@ -254,7 +210,7 @@ def _kept(structure: Structure, columns: Sequence[int]) -> Structure:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Renamed(_Wrapper):
+class Renamed(Wrapper):
     """A source whose fields are those of a member of a larger sample."""
 
     name: str
@@ -272,7 +228,7 @@ class Renamed(_Wrapper):
             "classes": {renamed(field): of for field, of in source.classes.items()},
             "guessed": tuple(map(renamed, source.guessed)),
         }
-        return cls(**_like(source) | changed, inner=source, name=name)
+        return cls(**like(source) | changed, inner=source, name=name)
 
     def choice(self) -> dict[str, Any]:
         """The name."""
@@ -283,7 +239,7 @@ class Renamed(_Wrapper):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Cast(_Wrapper):
+class _Cast(Wrapper):
     casts: dict[str, str]
     option: str
 
@@ -301,7 +257,7 @@ class _Cast(_Wrapper):
     @property
     def _each(self) -> int:
         """Samples that are read at once, because they may be larger than they will be."""
-        return max(_PIECE_BYTES // max(self.inner.sample_bytes, 1), 1)
+        return max(PIECE_BYTES // max(self.inner.sample_bytes, 1), 1)
 
     def is_copied(self) -> bool:
         return False
@@ -320,18 +276,20 @@ class _CastPart(Part):
     casts: dict[str, str]
 
     def read(self, advance: Advance) -> Rows:
-        most = sum(len(indices) for _, indices in self.pieces)
-        columns = [Collector(field, most) for field in self.made]
-        skipped: list[Skipped] = []
+        made = RowsCollector(self.made, sum(len(indices) for _, indices in self.pieces))
+        first = 0
         for part, indices in self.pieces:
             rows = part.read(advance)
             left = np.delete(np.asarray(indices), np.array(rows.places, np.int64))
-            for column, collector, field in zip(rows.columns, columns, self.fields, strict=True):
-                collector.add(self._cast(column, field, left))
-            skipped += rows.skipped
-        return Rows([column.finish() for column in columns], tuple(skipped))
+            columns = [
+                self._cast(column, field, rows, left)
+                for column, field in zip(rows.columns, self.fields, strict=True)
+            ]
+            made.add(dataclasses.replace(rows, columns=columns), first)
+            first += len(indices)
+        return made.finish()
 
-    def _cast(self, column: AnyColumn, field: Field, indices: Int64Array) -> AnyColumn:
+    def _cast(self, column: AnyColumn, field: Field, rows: Rows, left: Int64Array) -> AnyColumn:
         if field.name not in self.casts:
             return column
         dtype = self.casts[field.name]
@@ -343,9 +301,14 @@ class _CastPart(Part):
             row = error.row
             if isinstance(column, Ragged):
                 row = int(np.searchsorted(column.offsets, row, "right")) - 1
+            where = f"sample {left[row]}" if rows.where is None else rows.where(row)
             raise ValueError(
-                f"sample {indices[row]}: field {field.name!r}: {error.value} does not fit {dtype}"
+                f"{where}: field {field.name!r}: {error.value} does not fit {dtype}"
             ) from None
+
+
+def _is_integer(dtype: str) -> bool:
+    return dtype.startswith(("int", "uint"))
 
 
 def _read_as(source: Source, dtypes: Mapping[str, Any], picked: bool) -> dict[str, str]:
@@ -362,7 +325,8 @@ def _read_as(source: Source, dtypes: Mapping[str, Any], picked: bool) -> dict[st
         text = TEXT if str(dtype) in TEXT_NAMES else str(dtype)
         if name in own and text != own[name].logical:
             left[name] = dtype
-    return {n: of for n, of in parse_casts("dtypes", left).items() if own[n].dtype != of}
+    casts = parse_casts("dtypes", left)
+    return {n: of for n, of in casts.items() if own[n].dtype != of or n in source.unknown}
 
 
 def _cast(source: Source, casts: dict[str, str], option: str) -> Source:
@@ -380,7 +344,16 @@ def _cast(source: Source, casts: dict[str, str], option: str) -> Source:
         for field in source.fields
     )
     before, after = (sum(f.row_bytes for f in of if f.ragged) for of in (source.fields, fields))
-    guessed = tuple(name for name in source.guessed if name not in casts)
-    mean = source.ragged_bytes * after // max(before, 1)
-    changed = {"fields": fields, "ragged_bytes": mean, "guessed": guessed}
-    return _Cast(**_like(source) | changed, inner=source, casts=casts, option=option)
+    floats = [name for name in source.classes if not _is_integer(casts.get(name, "int64"))]
+    changed = {
+        "fields": fields,
+        "ragged_bytes": source.ragged_bytes * after // max(before, 1),
+        "classes": {name: of for name, of in source.classes.items() if name not in floats},
+        "guessed": tuple(name for name in source.guessed if name not in casts),
+        "unknown": source.unknown - casts.keys(),
+        "notices": (
+            *source.notices,
+            *(f"field {n!r}: left out the class names, as {casts[n]} numbers none" for n in floats),
+        ),
+    }
+    return _Cast(**like(source) | changed, inner=source, casts=casts, option=option)

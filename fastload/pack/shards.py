@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from fastload.errors import FormatError, warn
 from fastload.formats.manifest import Classes, Shards, Skipped
+from fastload.formats.missing import MissingCounts
 from fastload.formats.shard import shard_layout
 from fastload.pack.executors import Run, run_on
 from fastload.pack.folder import OutputFolder
@@ -67,6 +68,7 @@ class Outcome:
     shards: Shards
     skipped: tuple[Skipped, ...]
     classes: dict[str, Classes]
+    missing: MissingCounts
 
     @property
     def rows(self) -> int:
@@ -177,6 +179,13 @@ def write_shards(
     finally:
         folder.clear_temporary()
     skipped = tuple(skipped for shard in done for skipped in shard.skipped)
+    missing = sum((shard.missing for shard in done), MissingCounts())
+    if missing.dropped_rows and sum(shards.rows) == 0:
+        fields = ", ".join(f"{name!r} in {count}" for name, count in missing.dropped.items())
+        raise FormatError(
+            f"nothing is left: {missing.dropped_rows} samples lack values, of {fields}; --fields "
+            "(fields=) leaves fields out, --missing zero (missing=) fills them in"
+        )
     if skipped and sum(shards.rows) == 0:
         first = f"{skipped[0].path}: {skipped[0].reason}"
         raise FormatError(f"none of {len(skipped)} inputs can be read; the first is {first}")
@@ -185,7 +194,7 @@ def write_shards(
         name: Classes(of, tuple(sum(column) for column in zip(*count, strict=True)))
         for (name, of), count in zip(source.classes.items(), counts, strict=True)
     }
-    return Outcome(shards, skipped, class_fields)
+    return Outcome(shards, skipped, class_fields, missing)
 
 
 def _kept(plan: Plan, group: Group, folder: OutputFolder) -> dict[int, Written]:

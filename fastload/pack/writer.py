@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from fastload import _core
 from fastload.formats.extents import Field
 from fastload.formats.manifest import Skipped
+from fastload.formats.missing import NOTHING_MISSING, MissingCounts
 from fastload.formats.safetensors import OFFSETS, SIZES, VALUES
 from fastload.formats.shard import CRC_BLOCK_BYTES, Layout, Tensor, shard_layout
 from fastload.pack.files import new_file, write_all
@@ -40,8 +41,10 @@ class Written:
         file_bytes: Of the file.
         crc32c: Of the whole file.
         skipped: Inputs that were left out.
-        class_counts: For each field that numbers classes, the samples of each class.
+        class_counts: For each field that numbers classes, the samples of each class; those of no
+            class (-1) count nowhere.
         totals: For each ragged field, the elements of all samples.
+        missing: What was dropped and filled because values were missing.
     """
 
     rows: int
@@ -50,6 +53,7 @@ class Written:
     skipped: tuple[Skipped, ...] = ()
     class_counts: tuple[tuple[int, ...], ...] = ()
     totals: tuple[int, ...] = ()
+    missing: MissingCounts = NOTHING_MISSING
 
 
 @dataclass(frozen=True)
@@ -85,12 +89,13 @@ class ShardJob:
             except UnstreamableError:
                 pass
         rows = self.part.read(advance)
-        return self._write(rows.columns, rows.skipped)
+        written = self._write(rows.columns, rows.skipped)
+        return replace(written, missing=rows.counts)
 
     def _write(self, columns: Sequence[AnyStreamed], skipped: tuple[Skipped, ...] = ()) -> Written:
         count, totals = len(columns[0]), totals_of(columns)
         class_counts = tuple(
-            tuple(np.bincount(labels, minlength=number).tolist())
+            tuple(np.bincount(labels[labels >= 0], minlength=number).tolist())
             for column, number in self.classes
             if isinstance(labels := columns[column], np.ndarray)
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -14,21 +13,25 @@ from fastload.formats.arrays import is_tensor, number_field, tensor_array
 from fastload.formats.extents import Field, Int64Array
 from fastload.pack.sources.base import (
     Advance,
-    AnyColumn,
     AnyStreamed,
-    Array,
-    Collector,
+    Missing,
     Part,
-    Ragged,
-    RaggedBuilder,
     Rows,
     Source,
-    Streamed,
     probed,
-    stored,
 )
+from fastload.pack.sources.column import ArrayColumn as ArrayColumn
+from fastload.pack.sources.column import Column as Column
+from fastload.pack.sources.column import ListColumn, MaskedColumn, SeriesColumn
 from fastload.pack.sources.frames import is_series
-from fastload.pack.sources.leaves import field_of_leaves, fit, mean_bytes, read_leaf
+from fastload.pack.sources.leaves import (
+    MISSING,
+    field_of_leaves,
+    has_missing,
+    is_missing,
+    mean_bytes,
+    read_leaf,
+)
 from fastload.pack.sources.wanted import ALL, Wanted
 from fastload.structure import (
     Structure,
@@ -43,92 +46,6 @@ from fastload.structure import (
 
 
 @dataclass(frozen=True)
-class Column(abc.ABC):
-    """A field whose samples can be read in ranges."""
-
-    field: Field
-    rows: int
-
-    @abc.abstractmethod
-    def read(self, start: int, stop: int) -> AnyColumn:
-        """The samples [start, stop), of the field's storage dtype in native order."""
-
-    def take(self, indices: Int64Array) -> AnyColumn:
-        """The samples at `indices`."""
-        taken = Collector(self.field, len(indices))
-        for index in indices.tolist():
-            taken.add(self.read(index, index + 1))
-        return taken.finish()
-
-    def loaded(self) -> Column:
-        """The column, or the whole of it in memory where it can only be read in order."""
-        return self
-
-    def paths(self) -> Sequence[str]:
-        """The files that are read."""
-        return ()
-
-    def streamed(self, start: int, stop: int) -> AnyColumn | Streamed:
-        """The samples [start, stop), read while they are written where that is possible."""
-        return self.read(start, stop)
-
-    def mean_bytes(self) -> int:
-        """The mean size of a sample of a ragged field, estimated; 0 of others."""
-        return 0
-
-    @abc.abstractmethod
-    def describe(self) -> Any:
-        """Names and sizes of the inputs, in JSON's types."""
-
-
-@dataclass(frozen=True)
-class ArrayColumn(Column):
-    """An array in memory."""
-
-    array: Array
-
-    def read(self, start: int, stop: int) -> Array:
-        """A view where the array is native and contiguous."""
-        return stored(self.array[start:stop], self.field)
-
-    def take(self, indices: Int64Array) -> Array:
-        """A copy of the samples."""
-        return stored(self.array[indices], self.field)
-
-    def describe(self) -> Any:
-        """Nothing: memory has no name."""
-        return None
-
-
-@dataclass(frozen=True)
-class ListColumn(Column):
-    """Texts, bytes or arrays of varying length in memory."""
-
-    values: Any
-    mean: int
-
-    def read(self, start: int, stop: int) -> Ragged:
-        """Copies the samples."""
-        return self.take(np.arange(start, stop))
-
-    def take(self, indices: Int64Array) -> Ragged:
-        """Copies the samples."""
-        builder = RaggedBuilder(self.field)
-        for index in indices.tolist():
-            leaf = read_leaf(self.values[index], self.field.name, index)
-            builder.append(fit(leaf, self.field, index))
-        return builder.finish()
-
-    def mean_bytes(self) -> int:
-        """As some samples had it."""
-        return self.mean
-
-    def describe(self) -> Any:
-        """Nothing: memory has no name."""
-        return None
-
-
-@dataclass(frozen=True)
 class ColumnsPart(Part):
     """A range of samples of all columns."""
 
@@ -140,7 +57,7 @@ class ColumnsPart(Part):
         """Reads the range of each column."""
         columns = [column.read(self.start, self.stop) for column in self.columns]
         advance(self.stop - self.start)
-        return Rows(columns)
+        return Rows(columns, missing=_missing(self.columns, slice(self.start, self.stop)))
 
     def stream(self, advance: Advance) -> list[AnyStreamed]:
         """The range of each column."""
@@ -162,7 +79,12 @@ class TakenColumnsPart(Part):
         """Reads the samples of each column."""
         columns = [column.take(self.indices) for column in self.columns]
         advance(len(self.indices))
-        return Rows(columns)
+        return Rows(columns, missing=_missing(self.columns, self.indices))
+
+
+def _missing(columns: Sequence[Column], rows: slice | Int64Array) -> dict[int, Missing]:
+    found = {number: column.missing(rows) for number, column in enumerate(columns)}
+    return {number: missing for number, missing in found.items() if missing is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,6 +152,7 @@ def columns_source(
         rows=first.rows,
         local=local,
         ragged_bytes=sum(column.mean_bytes() for column in columns),
+        nullable=any(column.nullable for column in columns),
         columns=tuple(columns),
     )
 
@@ -273,6 +196,7 @@ def _hidden_lists(arrays: Any) -> Any:
     members = children(arrays)
     if type(arrays) is list and members:
         texts = any(isinstance(member, (str, bytes, bytearray)) for member in members)
+        members = [member for member in members if not is_missing(member)] or members
         lengths = {
             len(member)
             if is_tensor(member) or (isinstance(member, np.ndarray) and member.ndim)
@@ -289,12 +213,14 @@ def _column(name: str, leaf: Any) -> Column:
         return _list_column(name, leaf.values)
     dtype = None
     if is_series(leaf):
+        if not isinstance(getattr(leaf, "dtype", None), np.dtype) or leaf.dtype.kind == "O":
+            return SeriesColumn.of(name, leaf)  # numpy has no nulls
         leaf = np.asarray(leaf)
     if is_tensor(leaf):
         if leaf.is_nested:
             return _list_column(name, leaf.detach().cpu().unbind())
         leaf, dtype = tensor_array(leaf.detach().cpu().resolve_conj().resolve_neg(), name)
-    if not isinstance(leaf, np.ndarray) or isinstance(leaf, np.ma.MaskedArray):
+    if not isinstance(leaf, np.ndarray):
         raise TypeError(f"field {name!r}: an array or tensor is needed, not {type(leaf).__name__}")
     if leaf.ndim == 0:
         raise ValueError(f"field {name!r}: an array of shape () has no sample axis")
@@ -303,7 +229,10 @@ def _column(name: str, leaf: Any) -> Column:
     field = number_field(name, leaf.dtype, leaf.shape[1:])
     if dtype is not None:
         field = Field(name, dtype, field.shape)
-    return ArrayColumn(field, len(leaf), leaf)
+    if not isinstance(leaf, np.ma.MaskedArray):
+        return ArrayColumn(field, len(leaf), leaf)
+    plain = leaf.filled(leaf.dtype.type(0))
+    return MaskedColumn(field, len(leaf), plain, np.ma.getmaskarray(leaf))
 
 
 def _list_column(name: str, values: Any) -> ListColumn:
@@ -311,9 +240,12 @@ def _list_column(name: str, values: Any) -> ListColumn:
         raise ValueError(f"field {name!r}: no samples, which leaves open what they are")
     indices = probed(len(values))
     leaves = [read_leaf(values[index], name, index) for index in indices]
+    if all(leaf is MISSING for leaf in leaves):
+        raise ValueError(f"field {name!r}: there are no values, which leaves open what they are")
     field = field_of_leaves(name, leaves, indices)
-    if not field.ragged:  # of equal lengths by chance
-        if not field.shape:
-            raise TypeError(f"field {name!r}: dtype object, but plain numbers; give it their dtype")
+    incomplete = any(map(has_missing, values))
+    if not field.ragged and field.shape:  # of equal lengths by chance
         field = Field(name, field.dtype, field.shape[1:], True, field.logical)
-    return ListColumn(field, len(values), values, mean_bytes(field, leaves))
+    elif not field.ragged and not incomplete:
+        raise TypeError(f"field {name!r}: dtype object, but plain numbers; give it their dtype")
+    return ListColumn(field, len(values), values, mean_bytes(field, leaves), incomplete)

@@ -12,8 +12,8 @@ import numpy as np
 
 from fastload.errors import FormatError
 from fastload.formats.extents import Field
-from fastload.formats.fields import TEXT
-from fastload.pack.sources.base import AnyColumn, Array, Ragged, stored
+from fastload.formats.fields import BYTE_STRINGS, TEXT
+from fastload.pack.sources.base import AnyColumn, Array, Missing, Ragged, stored
 from fastload.pack.sources.kind import library
 from fastload.pack.sources.wanted import ALL, Wanted
 from fastload.structure import Structure
@@ -21,6 +21,10 @@ from fastload.structure import Structure
 _INDEX = re.compile(r"__index_level_([0-9]+)__")  # what pandas calls it in files
 _ENCODED = {"Image": "image", "Audio": "audio"}  # Hugging Face's features, and what they mean
 _FLOATS = {"halffloat": "float16", "float": "float32", "double": "float64"}  # Arrow's names
+
+
+NO_CLASS = -1
+"""What Hugging Face's datasets write for a sample without a label."""
 
 
 class ColumnError(ValueError):
@@ -45,32 +49,34 @@ class ArrowField:
     field: Field
     classes: int = 0
 
-    def read(self, batch: Any) -> AnyColumn:
-        """The column in a record batch.
+    def read(self, batch: Any) -> tuple[AnyColumn, Missing | None]:
+        """The column in a record batch, and which of its values are missing.
 
         Raises:
-            ColumnError: a value is missing, has another length, or is no class.
+            ColumnError: a value has another length, or is no class.
         """
         compute = library("pyarrow.compute", "parquet", "pyarrow")
         array = batch.column(self.keys[0])
         for key in self.keys[1:]:
             array = compute.struct_field(array, key)
-        column = _column(array, self.field)
+        column, missing = _column(array, self.field)
         if self.classes and isinstance(column, np.ndarray) and len(column):
-            bad = np.flatnonzero((column < 0) | (column >= self.classes))
+            bad = np.flatnonzero((column < NO_CLASS) | (column >= self.classes))
             if len(bad):
                 what = f"field {self.field.name!r}: {column[bad[0]]} is none of its classes"
-                raise ColumnError(int(bad[0]), f"{what}, 0 to {self.classes - 1}")
-        return column
+                end = f"0 to {self.classes - 1}, and not -1 for none"
+                raise ColumnError(int(bad[0]), f"{what}, {end}")
+        return column, missing
 
 
 @dataclass(frozen=True)
 class ArrowSchema:
-    """The fields of a table, their structure, and the names of classes."""
+    """The fields of a table, their structure, the names of classes, and columns without a type."""
 
     fields: tuple[ArrowField, ...]
     structure: Structure
     classes: dict[str, tuple[str, ...]]
+    unknown: frozenset[str]
 
     @classmethod
     def of(
@@ -95,6 +101,7 @@ class ArrowSchema:
         features = _features(schema.metadata)
         fields: list[ArrowField] = []
         classes: dict[str, tuple[str, ...]] = {}
+        unknown: set[str] = set()
 
         def visit(of: Any, keys: tuple[str, ...], arrays: list[Any]) -> Structure:
             types = library("pyarrow.types", "parquet", "pyarrow")
@@ -121,6 +128,8 @@ class ArrowSchema:
                 field = Field(name, "uint8", (), True, meaning)
             else:
                 field = _field(name, kind, arrays, name in ragged)
+                if _is_untyped(types, kind):
+                    unknown.add(name)
             if feature.get("_type") == "ClassLabel" and feature.get("names"):
                 classes[name] = tuple(map(str, feature["names"]))
             fields.append(ArrowField(keys, field, len(classes.get(name, ()))))
@@ -137,7 +146,7 @@ class ArrowSchema:
         for name in ragged:
             if name not in known:
                 raise ValueError(f"there is no field {name!r}; the fields are {', '.join(known)}")
-        return cls(tuple(fields), structure, classes)
+        return cls(tuple(fields), structure, classes, frozenset(unknown))
 
 
 def _features(metadata: Mapping[bytes, bytes] | None) -> dict[str, dict[str, Any]]:
@@ -184,11 +193,12 @@ def _field(name: str, kind: Any, arrays: Sequence[Any], is_ragged: bool) -> Fiel
         return Field(name, "uint8", (), True, TEXT)
     if is_bytes(types, kind):
         return Field(name, "uint8", (), True, "bytes")
-    arrays = [_plain(array).drop_null() for array in arrays]
+    arrays = [_plain(array) for array in arrays]
     shape: list[int] = []
     ragged = False
     while is_list(types, kind) or types.is_fixed_size_list(kind):
         lengths: set[int] = set()
+        arrays = [array.drop_null() for array in arrays]
         for array in arrays:
             lengths |= set(np.unique(_lengths(array)).tolist())
         if types.is_fixed_size_list(kind):
@@ -213,9 +223,17 @@ def _field(name: str, kind: Any, arrays: Sequence[Any], is_ragged: bool) -> Fiel
     return Field(name, dtype, tuple(shape), ragged, logical)
 
 
+def _is_untyped(types: Any, kind: Any) -> bool:  # by its type, all values are null
+    while is_list(types, kind) or types.is_fixed_size_list(kind):
+        kind = kind.value_type
+    return bool(types.is_null(kind))
+
+
 def _number(name: str, kind: Any) -> tuple[str, str | None]:
-    """Dtype and meaning of a type of numbers."""
+    """Dtype and meaning of a type of numbers; of a type of nulls alone, those of a guess."""
     types = library("pyarrow.types", "parquet", "pyarrow")
+    if types.is_null(kind):
+        return "float64", None
     if types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind):
         return dtype_of(kind).name, None
     if types.is_timestamp(kind):
@@ -255,85 +273,133 @@ def is_list(types: Any, kind: Any) -> bool:
     return bool(types.is_list(kind) or types.is_large_list(kind))
 
 
+def _nulls(array: Any) -> Array | None:
+    """Which values are missing; None if none is."""
+    if not array.null_count:
+        return None
+    return np.asarray(numbers(array.is_null()) != 0)
+
+
 def _lengths(array: Any) -> Array:
+    """The lengths of lists, 0 of missing ones."""
     if hasattr(array.type, "list_size"):
-        return np.full(len(array), array.type.list_size)
-    return np.diff(numbers(array.offsets))
+        lengths = np.full(len(array), array.type.list_size)
+    else:
+        lengths = np.diff(numbers(array.offsets))
+    nulls = _nulls(array)
+    return lengths if nulls is None else np.where(nulls, 0, lengths)
 
 
-def _column(array: Any, field: Field) -> AnyColumn:
-    pyarrow = library("pyarrow", "parquet")
+def _column(array: Any, field: Field) -> tuple[AnyColumn, Missing | None]:
     array = _plain(array)
-    _check_whole(array, field)
-    if field.logical in (TEXT, "bytes", "image", "audio"):
-        if pyarrow.types.is_fixed_size_binary(array.type):
-            return _of_fixed_size(array)
-        if not pyarrow.types.is_large_binary(array.type):
-            if is_text(pyarrow.types, array.type):
-                try:
-                    array.validate(full=True)
-                except pyarrow.ArrowInvalid as error:  # Parquet files are read without a check
-                    raise ColumnError(0, f"field {field.name!r}: from here on: {error}") from error
-                array = array.cast(pyarrow.large_string())
-            array = array.cast(pyarrow.large_binary())
-        buffers = array.buffers()
-        offsets = np.zeros(1, np.int64)
-        if len(array):
-            offsets = np.frombuffer(buffers[1], np.int64)[array.offset :][: len(array) + 1]
-        values = np.frombuffer(buffers[2], np.uint8) if buffers[2] else np.zeros(0, np.uint8)
-        return Ragged(values[offsets[0] : offsets[-1]], offsets - offsets[0])
+    nulls = _nulls(array)
+    if field.logical in BYTE_STRINGS:
+        column = _byte_strings(array, nulls, field)
+        return column, None if nulls is None else Missing(nulls, None)
     if not field.ragged:
-        return _values(array, field)
+        values, mask = _values(array, field, field.shape)
+        return values, None if mask is None else Missing.of_numbers(mask)
     offsets = np.concatenate([[0], np.cumsum(_lengths(array))]).astype(np.int64)
     try:
-        return Ragged(_values(array.flatten(), field), offsets)
+        values, mask = _values(array.flatten(), field, field.shape)
     except ColumnError as error:
         row = int(np.searchsorted(offsets, error.row, "right")) - 1
         raise ColumnError(row, str(error)) from None
+    if nulls is None and mask is None:
+        return Ragged(values, offsets), None
+    mask = np.zeros(values.shape, bool) if mask is None else mask
+    return Ragged(values, offsets), Missing.of_lists(mask, offsets, nulls)
 
 
-def _of_fixed_size(array: Any) -> Ragged:
+def _byte_strings(array: Any, nulls: Array | None, field: Field) -> Ragged:
+    """Texts and bytes, empty ones in the place of nulls."""
+    pyarrow = library("pyarrow", "parquet")
+    if pyarrow.types.is_null(array.type):
+        return Ragged(np.zeros(0, np.uint8), np.zeros(len(array) + 1, np.int64))
+    if pyarrow.types.is_fixed_size_binary(array.type):
+        return _of_fixed_size(array, nulls)
+    if not pyarrow.types.is_large_binary(array.type):
+        if is_text(pyarrow.types, array.type):
+            try:
+                array.validate(full=True)
+            except pyarrow.ArrowInvalid as error:  # Parquet files are read without a check
+                raise ColumnError(0, f"field {field.name!r}: from here on: {error}") from error
+            array = array.cast(pyarrow.large_string())
+        array = array.cast(pyarrow.large_binary())
+    if nulls is not None:
+        array = array.fill_null(b"")
+    buffers = array.buffers()
+    offsets = np.zeros(1, np.int64)
+    if len(array):
+        offsets = np.frombuffer(buffers[1], np.int64)[array.offset :][: len(array) + 1]
+    values = np.frombuffer(buffers[2], np.uint8) if buffers[2] else np.zeros(0, np.uint8)
+    return Ragged(values[offsets[0] : offsets[-1]], offsets - offsets[0])
+
+
+def _of_fixed_size(array: Any, nulls: Array | None) -> Ragged:
     """What fixed_size_binary holds; pyarrow 15 crashes when it casts a part of such an array."""
     width, buffer = array.type.byte_width, array.buffers()[1]
     values = np.zeros(0, np.uint8)
     if len(array) and width:
         values = np.frombuffer(buffer, np.uint8, len(array) * width, array.offset * width)
-    return Ragged(values, np.arange(len(array) + 1, dtype=np.int64) * width)
+    if nulls is None:
+        return Ragged(values, np.arange(len(array) + 1, dtype=np.int64) * width)
+    offsets = np.concatenate([[0], np.cumsum(np.where(nulls, 0, width))]).astype(np.int64)
+    return Ragged(values.reshape(len(array), width)[~nulls].reshape(-1), offsets)
 
 
-def _check_whole(array: Any, field: Field, each: int = 1) -> None:
-    if array.null_count:
-        compute = library("pyarrow.compute", "parquet", "pyarrow")
-        place = compute.index(compute.is_null(array), True).as_py()
-        raise ColumnError(place // each, f"field {field.name!r}: the value is missing (null)")
+def _values(array: Any, field: Field, shape: tuple[int, ...]) -> tuple[Array, Array | None]:
+    """The numbers of (nested) lists of fixed lengths, and which of them are missing.
+
+    Args:
+        array: Of the lists; the rows of errors are its rows.
+        field: What is stored.
+        shape: Of a list.
+    """
+    nulls = _nulls(array)
+    if not shape:
+        return _numbers(array, nulls, field), nulls
+    lengths = _lengths(array)
+    wrong = lengths != shape[0] if nulls is None else (lengths != shape[0]) & ~nulls
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise ColumnError(
+            row,
+            f"field {field.name!r}: a list of {lengths[row]} members, where the rows that were "
+            f"looked at have {shape[0]}; --ragged (ragged=) lets the first length vary",
+        )
+    there = np.arange(len(array)) if nulls is None else np.flatnonzero(~nulls)
+    try:
+        values, mask = _values(array.flatten(), field, shape[1:])
+    except ColumnError as error:
+        raise ColumnError(int(there[error.row // shape[0]]), str(error)) from None
+    values = values.reshape(len(there), *shape)
+    mask = mask if mask is None else mask.reshape(len(there), *shape)
+    if nulls is None:
+        return values, mask
+    spread, marks = (
+        np.zeros((len(array), *shape), values.dtype),
+        np.ones((len(array), *shape), bool),
+    )
+    spread[there], marks[there] = values, False if mask is None else mask
+    return spread, marks
 
 
-def _values(array: Any, field: Field) -> Array:
-    """The numbers of (nested) lists of fixed lengths; the rows of errors are those of `array`."""
+def _numbers(array: Any, nulls: Array | None, field: Field) -> Array:
+    """Numbers, dates and times as they are stored; zeros in the place of nulls."""
     pyarrow = library("pyarrow", "parquet")
-    count = len(array)
-    each = 1  # what a row has become
-    for length in field.shape:
-        wrong = np.flatnonzero(_lengths(array) != length)
-        if len(wrong):
-            raise ColumnError(
-                int(wrong[0]) // each,
-                f"field {field.name!r}: a list of {_lengths(array)[wrong[0]]} members, where the "
-                f"rows that were looked at have {length}; --ragged (ragged=) lets the first length "
-                "vary",
-            )
-        array, each = array.flatten(), each * length
-        _check_whole(array, field, each)
-    _check_whole(array, field, each)
+    if pyarrow.types.is_null(array.type):
+        return np.zeros(len(array), field.storage)
     if field.logical is not None:
         if pyarrow.types.is_date32(array.type) or pyarrow.types.is_time32(array.type):
             array = array.cast(pyarrow.int32())
         array = array.cast(pyarrow.int64())
-    return stored(numbers(array).reshape(count, *field.shape), field)
+    values = stored(numbers(array), field)
+    return values if nulls is None else np.where(nulls, np.zeros((), values.dtype), values)
 
 
 def numbers(array: Any) -> Array:
-    """Numbers of which none is missing, as pyarrow holds them; its own `to_numpy` loads pandas."""
+    """Numbers as pyarrow holds them, anything for nulls; its own `to_numpy` loads pandas."""
     pyarrow = library("pyarrow", "parquet")
     dtype = dtype_of(array.type)
     if pyarrow.types.is_boolean(array.type):  # a bit each

@@ -3,99 +3,34 @@
 from __future__ import annotations
 
 import abc
-import array
+import bisect
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from fastload.errors import FormatError
 from fastload.formats.dtypes import as_stored
 from fastload.formats.extents import Field, Int64Array
 from fastload.formats.manifest import Leftover, Skipped
+from fastload.formats.missing import MissingCounts
+from fastload.pack.sources.columns import AnyColumn as AnyColumn
+from fastload.pack.sources.columns import Array as Array
+from fastload.pack.sources.columns import Collector as Collector
+from fastload.pack.sources.columns import Missing as Missing
+from fastload.pack.sources.columns import Ragged as Ragged
+from fastload.pack.sources.columns import RaggedBuilder as RaggedBuilder
+from fastload.pack.sources.columns import inverse as inverse
+from fastload.pack.sources.columns import taken as taken
 from fastload.structure import Structure
 
 _PROBES = 64
 _PIECE_BYTES = 512 << 10
 
-Array = npt.NDArray[Any]
 Advance = Callable[[int], None]
 """Told how many samples more were read."""
-
-
-@dataclass(frozen=True, eq=False)
-class Ragged:
-    """Samples of a ragged field.
-
-    Attributes:
-        values: (elements, *shape), contiguous.
-        offsets: (samples + 1), starting at 0; sample i is `values[offsets[i] : offsets[i + 1]]`.
-
-    Example:
-        >>> column = Ragged(np.arange(5), np.array([0, 2, 2, 5]))
-        >>> len(column), column.take(np.array([2, 0])).values
-        (3, array([2, 3, 4, 0, 1]))
-    """
-
-    values: Array
-    offsets: Int64Array
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
-    def __getitem__(self, rows: slice) -> Ragged:
-        """The samples of a slice without a step."""
-        start, stop, _ = rows.indices(len(self))
-        bounds = self.offsets[start : max(start, stop) + 1]
-        return Ragged(self.values[bounds[0] : bounds[-1]], bounds - bounds[0])
-
-    def take(self, rows: Int64Array) -> Ragged:
-        """The samples at `rows`, in that order."""
-        # Sample by sample: an index of the elements would be larger than they are.
-        starts, ends = self.offsets[rows].tolist(), self.offsets[rows + 1].tolist()
-        pieces = [self.values[start:end] for start, end in zip(starts, ends, strict=True)]
-        lengths = np.diff(self.offsets)[rows]
-        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-        return Ragged(np.concatenate([self.values[:0], *pieces]), offsets)
-
-    @staticmethod
-    def concatenate(parts: Sequence[Ragged]) -> Ragged:
-        """The samples of all parts, one after the other."""
-        lengths = np.concatenate([np.diff(part.offsets) for part in parts])
-        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-        return Ragged(np.concatenate([part.values for part in parts]), offsets)
-
-
-class RaggedBuilder:
-    """Collects the samples of a ragged field in one growing block of memory."""
-
-    def __init__(self, of: Field) -> None:
-        self._field = of
-        self._data = bytearray()
-        self._offsets = array.array("q", [0])
-
-    def append(self, sample: bytes | Array) -> None:
-        """Adds a sample: its bytes, or an array (length, *shape) of the storage dtype."""
-        self._data += sample if isinstance(sample, bytes) else _bytes_of(sample)
-        self._offsets.append(self._offsets[-1] + len(sample))
-
-    def extend(self, samples: Ragged) -> None:
-        """Adds samples that lie together."""
-        self._data += _bytes_of(samples.values)
-        self._offsets.frombytes((samples.offsets[1:] + self._offsets[-1]).tobytes())
-
-    def finish(self) -> Ragged:
-        """All samples; the builder must not be used any more."""
-        shape = (self._offsets[-1], *self._field.shape)
-        values = np.frombuffer(self._data, np.uint8).view(self._field.storage).reshape(shape)
-        return Ragged(values, np.frombuffer(self._offsets, np.int64))
-
-
-def _bytes_of(values: Array) -> memoryview:
-    return np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,7 +72,6 @@ class UnstreamableError(Exception):
     """A part cannot be streamed after all; it must be read at once."""
 
 
-AnyColumn = Array | Ragged
 AnyStreamed = AnyColumn | Streamed | StreamedRagged
 
 
@@ -149,12 +83,27 @@ class Rows:
         columns: For each field an array (samples, *shape) of its storage dtype, in native order,
             or what is `Ragged`; those of bool fields may hold other bytes than 0 and 1.
         skipped: What was left out of the part.
-        places: Where that was among the samples of the part.
+        places: Where that was among the samples of the part, dropped ones included.
+        missing: By the number of the column; those without missing values are not in it.
+        where: Names file and place of a sample of the columns, for errors; None if it has none.
+        counts: What was dropped and filled because values were missing.
     """
 
     columns: Sequence[AnyColumn]
     skipped: tuple[Skipped, ...] = ()
     places: tuple[int, ...] = ()
+    missing: Mapping[int, Missing] = field(default_factory=dict)
+    where: Callable[[int], str] | None = None
+    counts: MissingCounts = field(default_factory=MissingCounts)
+
+    def take(self, rows: Int64Array) -> Rows:
+        """The samples at `rows`, in that order, of rows of which nothing was left out."""
+        where = self.where
+        return Rows(
+            [taken(column, rows) for column in self.columns],
+            missing={number: of.take(rows) for number, of in self.missing.items()},
+            where=None if where is None else lambda row: where(int(rows[row])),
+        )
 
 
 class Part(abc.ABC):
@@ -189,6 +138,9 @@ class Source(abc.ABC):
         leftovers: What is not read of the input.
         guessed: Names of fields whose dtypes the input does not say, so that they follow from some
             of its values.
+        nullable: Values may be missing.
+        seen: The fields of which values are known to be missing, and where one is.
+        unknown: Fields of which no value was seen, so that their dtype is a guess.
     """
 
     kind: str
@@ -202,6 +154,9 @@ class Source(abc.ABC):
     reason: str = ""
     leftovers: tuple[Leftover, ...] = ()
     guessed: tuple[str, ...] = ()
+    nullable: bool = False
+    seen: dict[str, str] = field(default_factory=dict)
+    unknown: frozenset[str] = frozenset()
 
     @property
     def sample_bytes(self) -> int:
@@ -266,54 +221,57 @@ class TakenPart(Part):
 
     def read(self, advance: Advance) -> Rows:
         """Reads part after part."""
-        columns = [Collector(field, len(self.parts) * self.each) for field in self.fields]
-        skipped: list[Skipped] = []
-        places: list[int] = []
+        made = RowsCollector(self.fields, len(self.parts) * self.each)
         for number, part in enumerate(self.parts):
-            rows = part.read(advance)
-            for column, piece in zip(columns, rows.columns, strict=True):
-                column.add(piece)
-            skipped += rows.skipped
-            places += [number * self.each + place for place in rows.places]
-        return Rows([column.finish() for column in columns], tuple(skipped), tuple(places))
+            made.add(part.read(advance), number * self.each)
+        return made.finish()
 
 
-class Collector:
-    """Puts the columns of several parts together.
+class RowsCollector:
+    """Puts the samples of several parts together.
 
     Args:
-        of: The field.
+        fields: Of the columns.
         most: Samples for which memory is taken.
     """
 
-    def __init__(self, of: Field, most: int) -> None:
-        self._array = np.empty((0 if of.ragged else most, *of.shape), of.storage)
-        self._ragged = RaggedBuilder(of)
-        self._is_ragged, self._row = of.ragged, 0
+    def __init__(self, fields: Sequence[Field], most: int) -> None:
+        self._columns = [Collector(field, most) for field in fields]
+        self._missing: dict[int, list[tuple[int, Missing]]] = {}
+        self._wheres: list[tuple[int, Callable[[int], str] | None]] = []
+        self._skipped: list[Skipped] = []
+        self._places: list[int] = []
+        self._counts = MissingCounts()
+        self._rows = 0
 
-    def add(self, piece: AnyColumn) -> None:
-        """Adds samples."""
-        if isinstance(piece, Ragged):
-            self._ragged.extend(piece)
-        else:
-            self._array[self._row : self._row + len(piece)] = piece
-            self._row += len(piece)
+    def add(self, rows: Rows, first: int = 0) -> None:
+        """Adds samples; `first` is the place of the first of them in the whole part."""
+        for column, piece in zip(self._columns, rows.columns, strict=True):
+            column.add(piece)
+        for number, missing in rows.missing.items():
+            self._missing.setdefault(number, []).append((self._rows, missing))
+        self._wheres.append((self._rows, rows.where))
+        self._skipped += rows.skipped
+        self._places += [first + place for place in rows.places]
+        self._counts += rows.counts
+        self._rows += len(rows.columns[0])
 
-    def finish(self) -> AnyColumn:
+    def finish(self) -> Rows:
         """All samples."""
-        return self._ragged.finish() if self._is_ragged else self._array[: self._row]
+        columns = [column.finish() for column in self._columns]
+        return Rows(
+            columns,
+            tuple(self._skipped),
+            tuple(self._places),
+            {n: Missing.spread(columns[n], pieces) for n, pieces in self._missing.items()},
+            self._where if any(where is not None for _, where in self._wheres) else None,
+            self._counts,
+        )
 
-
-def taken(column: AnyColumn, rows: Int64Array) -> AnyColumn:
-    """The samples at `rows`, in that order."""
-    return column.take(rows) if isinstance(column, Ragged) else column[rows]
-
-
-def inverse(order: Int64Array) -> Int64Array:
-    """Where each of the samples is that were read in an order."""
-    places = np.empty(len(order), np.int64)
-    places[order] = np.arange(len(order))
-    return places
+    def _where(self, row: int) -> str:
+        number = bisect.bisect_right([first for first, _ in self._wheres], row) - 1
+        first, where = self._wheres[number]
+        return f"sample {row}" if where is None else where(row - first)
 
 
 def probed(rows: int) -> list[int]:

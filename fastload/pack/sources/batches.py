@@ -21,14 +21,12 @@ from fastload.pack.sources.arrow_columns import (
 )
 from fastload.pack.sources.base import (
     Advance,
-    AnyColumn,
-    Collector,
     Part,
     Ragged,
     Rows,
+    RowsCollector,
     Source,
     inverse,
-    taken,
 )
 from fastload.pack.sources.kind import library
 from fastload.pack.sources.latest import HalfRead, version_of
@@ -120,14 +118,12 @@ class BatchesPart(Part):
             FormatError: a file is damaged, or holds fewer rows than it says.
         """
         count = sum(stop - start for _, start, stop in self.ranges)
-        columns = [Collector(of.field, count) for of in self.fields]
+        made = RowsCollector([of.field for of in self.fields], count)
         for unit, start, stop in self.ranges:
             for row, batch in _rows(self, unit, start, stop):
-                made = _columns(self.reader, unit, row, batch, self.fields)
-                for column, piece in zip(columns, made, strict=True):
-                    column.add(piece)
+                made.add(_columns(self.reader, unit, row, batch, self.fields))
                 advance(batch.num_rows)
-        return Rows([column.finish() for column in columns])
+        return made.finish()
 
 
 @dataclass(frozen=True)
@@ -150,16 +146,13 @@ class TakenBatchesPart(Part):
 
     def read(self, advance: Advance) -> Rows:
         """Reads the units that have such rows, and puts the rows in order."""
-        columns = [Collector(of.field, len(self.order)) for of in self.fields]
+        made = RowsCollector([of.field for of in self.fields], len(self.order))
         for unit, rows in self.wanted:
             for first, batch in _rows(self, unit, int(rows[0]), int(rows[-1]) + 1):
                 here = rows[(rows >= first) & (rows < first + batch.num_rows)] - first
-                made = _columns(self.reader, unit, first, batch, self.fields)
-                for column, piece in zip(columns, made, strict=True):
-                    column.add(taken(piece, here))
+                made.add(_columns(self.reader, unit, first, batch, self.fields).take(here))
                 advance(len(here))
-        back = inverse(self.order)
-        return Rows([taken(column.finish(), back) for column in columns])
+        return made.finish().take(inverse(self.order))
 
 
 def _rows(
@@ -223,13 +216,18 @@ _half_read: HalfRead[_Reading] = HalfRead()
 
 def _columns(
     reader: Reader, unit: Unit, row: int, batch: Any, fields: Sequence[ArrowField]
-) -> list[AnyColumn]:
+) -> Rows:
     try:
-        return [field.read(batch) for field in fields]
+        read = [field.read(batch) for field in fields]
     except ColumnError as error:
         raise FormatError(f"{reader.where(unit, row + error.row)}: {error}") from None
     except KeyError as error:
         raise FormatError(f"{reader.where(unit, row)}: there is no column {error}") from error
+    return Rows(
+        [column for column, _ in read],
+        missing={number: of for number, (_, of) in enumerate(read) if of is not None},
+        where=lambda place: reader.where(unit, row + place),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -368,11 +366,16 @@ def open_batches(
     if not found.fields:
         raise FormatError(f"{path}: there are no columns")
     rows = max(sum(batch.num_rows for _, batch in looked_at), 1)
-    means = []
-    for of in found.fields:
-        looked = looked_at if of.field.ragged else []
-        pieces = [_columns(reader, unit, 0, batch, [of])[0] for unit, batch in looked]
-        means.append(sum(p.values.nbytes for p in pieces if isinstance(p, Ragged)) // rows)
+    means = [0] * len(found.fields)
+    seen: dict[str, tuple[Unit, int]] = {}
+    for unit, batch in looked_at:
+        read = _columns(reader, unit, 0, batch, found.fields)
+        for number, column in enumerate(read.columns):
+            means[number] += column.values.nbytes if isinstance(column, Ragged) else 0
+        for number, missing in read.missing.items():
+            place = int(np.argmax(missing.samples))
+            seen.setdefault(found.fields[number].field.name, (unit, place))
+    means = [mean // rows for mean in means]
     return BatchesSource(
         kind=kind,
         fields=tuple(of.field for of in found.fields),
@@ -382,6 +385,9 @@ def open_batches(
         notices=(*notices, *_about_names(fields, names)),
         guessed=tuple(guessed),
         ragged_bytes=sum(means),
+        nullable=True,
+        seen={name: reader.where(*place) for name, place in seen.items()},
+        unknown=found.unknown,
         reader=reader,
         units=tuple(filled),
         ends=np.cumsum([unit.rows for unit in filled], dtype=np.int64),

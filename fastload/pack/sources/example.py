@@ -12,7 +12,8 @@ from fastload.pack.sources.wanted import ALL, Wanted
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _BYTES_LIST, _FLOAT_LIST, _INT64_LIST = 1, 2, 3
 
-Value = list[bytes] | Array
+Value = list[bytes] | Array | None
+"""None of a feature without a kind: it is missing."""
 
 
 def parse_example(content: bytes, wanted: Wanted = ALL) -> dict[str, Value]:
@@ -50,6 +51,8 @@ def _entry(content: bytes) -> tuple[str, bytes]:
 
 def _values(text: str, feature: bytes) -> Value:
     lists = list(_fields(feature))
+    if not lists:
+        return None
     if len(lists) != 1 or not isinstance(lists[0][1], bytes):
         raise ValueError(f"the feature {text!r} has no values of one kind")
     kind, content = lists[0][0], lists[0][1]

@@ -10,7 +10,7 @@ import numpy as np
 
 from fastload.formats.extents import Int64Array
 from fastload.pack.sources.arrow_columns import ArrowField, ArrowSchema, ColumnError
-from fastload.pack.sources.base import Advance, AnyColumn, Collector, Part, Ragged, Rows, Source
+from fastload.pack.sources.base import Advance, Part, Ragged, Rows, RowsCollector, Source
 from fastload.pack.sources.kind import library
 from fastload.pack.sources.wanted import ALL, Wanted
 from fastload.structure import BARE_NAME
@@ -34,16 +34,15 @@ class TablePart(Part):
         """Copies the rows.
 
         Raises:
-            ValueError: a value is missing, or is not what the column's other values are.
+            ValueError: a value is not what the column's other values are.
         """
-        collectors = [Collector(of.field, len(self.rows)) for of in self.columns]
+        made = RowsCollector([of.field for of in self.columns], len(self.rows))
         first = 0
         for batch in self.table.combine_chunks().to_batches():
-            for of, collector in zip(self.columns, collectors, strict=True):
-                collector.add(_column(of, batch, self.rows[first : first + batch.num_rows]))
+            made.add(_read(self.columns, batch, self.rows[first : first + batch.num_rows]))
             first += batch.num_rows
             advance(batch.num_rows)
-        return Rows([collector.finish() for collector in collectors])
+        return made.finish()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,18 +104,24 @@ def open_frame(source: Any, wanted: Wanted = ALL) -> TableSource:
         raise TypeError(f"two columns have one name: {table.column_names}")
     step = -(-table.num_rows // _SAMPLED_PLACES) or 1
     batches = [
-        batch
+        (start, batch)
         for start in range(0, table.num_rows, step)
         for batch in table.slice(start, _SAMPLED_ROWS).combine_chunks().to_batches()
     ]
-    found = ArrowSchema.of(table.schema, batches, wanted=wanted)
+    found = ArrowSchema.of(table.schema, [batch for _, batch in batches], wanted=wanted)
     if not found.fields:
         raise ValueError("the table has no columns")
-    rows = max(sum(batch.num_rows for batch in batches), 1)
-    means = []
-    for of in found.fields:
-        pieces = [_column(of, b, range(b.num_rows)) for b in batches if of.field.ragged]
-        means.append(sum(p.values.nbytes for p in pieces if isinstance(p, Ragged)) // rows)
+    rows = max(sum(batch.num_rows for _, batch in batches), 1)
+    sizes = [0] * len(found.fields)
+    seen: dict[str, str] = {}
+    for start, batch in batches:
+        read = _read(found.fields, batch, range(start, start + batch.num_rows))
+        for number, column in enumerate(read.columns):
+            sizes[number] += column.values.nbytes if isinstance(column, Ragged) else 0
+        for number, missing in read.missing.items():
+            place = start + int(np.argmax(missing.samples))
+            seen.setdefault(found.fields[number].field.name, f"sample {place}")
+    means = [size // rows for size in sizes]
     return TableSource(
         kind="table",
         fields=tuple(of.field for of in found.fields),
@@ -125,6 +130,9 @@ def open_frame(source: Any, wanted: Wanted = ALL) -> TableSource:
         local=True,
         notices=tuple(notices),
         ragged_bytes=sum(means),
+        nullable=True,
+        seen=seen,
+        unknown=found.unknown,
         table=table,
         columns=found.fields,
         means=tuple(means),
@@ -136,11 +144,13 @@ def _names(source: Any) -> set[tuple[str, str]]:
     return {(of.__module__.partition(".")[0], of.__name__) for of in type(source).__mro__}
 
 
-def _column(of: ArrowField, batch: Any, rows: Sequence[int]) -> AnyColumn:
+def _read(columns: Sequence[ArrowField], batch: Any, rows: Sequence[int]) -> Rows:
     try:
-        return of.read(batch)
+        read = [of.read(batch) for of in columns]
     except ColumnError as error:
         raise ValueError(f"sample {rows[error.row]}: {error}") from None
+    missing = {number: of for number, (_, of) in enumerate(read) if of is not None}
+    return Rows([column for column, _ in read], missing=missing)
 
 
 def _of_arrow(source: Any, is_bare: bool) -> Any:

@@ -188,9 +188,8 @@ def _read_table(
         names.append(row[0])
         labels.append(row[place].strip())
         lines.append(line)
-        if not labels[-1] or os.path.isabs(row[0]) or ".." in row[0].split("/"):
-            what = "the label is missing" if not labels[-1] else f"a path {row[0]!r}"
-            raise FormatError(f"{path}: line {line}: {what}")
+        if os.path.isabs(row[0]) or ".." in row[0].split("/"):
+            raise FormatError(f"{path}: line {line}: a path {row[0]!r}")
     return names, labels, np.array(lines, np.int64)
 
 
@@ -224,11 +223,21 @@ def _label_place(path: str, row: list[str], column: str | None, has_no_names: bo
 
 
 def _values(texts: list[str]) -> tuple[Array, tuple[str, ...]]:
-    """Labels as numbers, and the names of classes if they are such, as `007` is.
+    """Labels as numbers, missing ones masked, and the names of classes if they are such (`007`).
 
     Raises:
         ValueError: float64 does not hold a number as it is written.
     """
+    mask = np.array([not text for text in texts])
+    values, names = _present([text for text in texts if text])
+    if not mask.any():
+        return values, names
+    labels = np.zeros(len(texts), values.dtype)
+    labels[~mask] = values
+    return np.ma.MaskedArray(labels, mask), names
+
+
+def _present(texts: list[str]) -> tuple[Array, tuple[str, ...]]:
     for kind in () if any(map(_ZERO_LED.fullmatch, texts)) else (int, float):
         try:
             numbers = list(map(kind, texts))

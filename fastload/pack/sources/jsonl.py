@@ -48,10 +48,12 @@ class TokensDecoder(Decoder):
     tokenizer: Tokenizer
 
     def decode(self, content: bytes) -> Any:
-        """`{"tokens": [...]}`, of the tokenizer's dtype."""
+        """`{"tokens": [...]}`, of the tokenizer's dtype; None where the text is missing."""
         value = parse_json(content)
-        text = value.get(self.field) if isinstance(value, dict) else None
-        if not isinstance(text, str):
+        text = value.get(self.field) if isinstance(value, dict) else value
+        if text is None:
+            return {"tokens": None}
+        if not isinstance(text, str) or not isinstance(value, dict):
             raise BadRecordError(f"it has no text {self.field!r}")
         return {"tokens": self.tokenizer.encode(text)}
 

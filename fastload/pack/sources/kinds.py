@@ -110,14 +110,15 @@ def open_source(
         raise ValueError(f"kind must be one of {', '.join(_BY_NAME)}, not {kind!r}")
     given = {name: value for name, value in options.items() if value not in (None, False)}
     if not isinstance(source, (str, bytes, os.PathLike)):
+        dtypes = given.get("dtypes")
         _check_options("an object in memory", given, ())
         if is_frame(source):
             return open_frame(source, wanted)
         if isinstance(source, (np.ndarray, dict, tuple)) or is_tensor(source):
             return open_arrays(source, wanted)
-        return open_samples(Held(source), wanted)
+        return open_samples(Held(source), wanted, dtypes)
     if kind == mapstyle.KIND.name or (kind is None and _is_dataset_name(source)):
-        _check_options(mapstyle.KIND.name, given, ())
+        _check_options(mapstyle.KIND.name, given, mapstyle.KIND.options)
         return mapstyle.open_named(os.fsdecode(source), wanted=wanted, **given)
     inventory = Inventory(_path(source, kind), given, ignore)
     if kind is None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,9 @@ from fastload.pack.sources.exact import ChangedNumber
 _SCALARS = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
 _IMAGE_MODES = ("L", "RGB", "RGBA")
 LEFT_OPEN = ""
-"""The dtype of an empty list."""
+"""The dtype of a list without values."""
+BEYOND_INT64 = "integer"
+"""The dtype of Python's integers that only uint64 holds, before somebody says that they are it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,13 +30,16 @@ class Leaf:
 
     Attributes:
         content: The bytes of a text or bytes, else an array.
-        dtype: Its name; empty for an empty list, which is of every dtype.
+        dtype: Its name; empty for a list without values, which is of every dtype; "integer" for
+            integers that only unsigned ones of 64 bits hold, which nobody asked for.
         logical: As in `Field`.
+        missing: bools like the content, zero where they are: the numbers that are missing.
     """
 
     content: bytes | Array
     dtype: str
     logical: str | None = None
+    missing: Array | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -45,12 +50,42 @@ class Leaf:
         return self.logical or f"{self.dtype or 'empty'} {list(self.shape)}"
 
 
+MISSING = Leaf(b"", LEFT_OPEN)
+"""A leaf of which nothing is there."""
+
+
+def is_missing(value: Any) -> bool:
+    """Whether a value of a sample says that there is none: None, a masked one, pandas' NA and NaT.
+
+    Example:
+        >>> is_missing(None), is_missing(np.ma.masked), is_missing(float("nan"))
+        (True, True, False)
+    """
+    return value is MISSING or _is_none(type(value))
+
+
+def has_missing(value: Any) -> bool:
+    """Whether a value is missing, or some of the numbers in it."""
+    if type(value) is list:
+        return any(map(has_missing, value))
+    if isinstance(value, np.ma.MaskedArray):
+        return bool(np.ma.getmaskarray(value).any())
+    return is_missing(value)
+
+
+def _is_none(kind: type) -> bool:
+    """Whether the values of a type are missing ones."""
+    if kind is type(None) or kind is type(np.ma.masked):
+        return True
+    return kind.__name__ in ("NAType", "NaTType") and kind.__module__.startswith("pandas.")
+
+
 def read_leaf(value: Any, name: str, index: int | None = None) -> Leaf:
     """What a leaf holds.
 
     Args:
-        value: Text, bytes, a number, an array, a CPU tensor, a Pillow image, a list of numbers or
-            what is a `Leaf` already.
+        value: Text, bytes, a number, an array, a CPU tensor, a Pillow image, a list of numbers,
+            nothing (`is_missing`) or what is a `Leaf` already.
         name: Of the field, for errors.
         index: Of the sample, for errors; None where the caller names it.
 
@@ -71,8 +106,18 @@ def read_leaf(value: Any, name: str, index: int | None = None) -> Leaf:
         return Leaf(bytes(value), "uint8", "bytes")
     if isinstance(value, Leaf):
         return value
+    if is_missing(value):
+        return MISSING
     if type(value) is list:
         return _read_list(value, where)
+    if type(value) is int and not -(2**63) <= value < 2**63:
+        if not 0 <= value < 2**64:
+            raise ValueError(f"{where}: {value} exceeds int64, and uint64")
+        return Leaf(np.array(value, np.uint64), BEYOND_INT64)
+    if isinstance(value, np.ma.MaskedArray):
+        leaf = read_leaf(value.filled(value.dtype.type(0)), name, index)
+        mask = np.ma.getmaskarray(value)
+        return replace(leaf, missing=mask) if mask.any() else leaf
     array, dtype = _array(value, name, where)
     kind = number_kind(array.dtype)
     if kind is None:
@@ -87,8 +132,23 @@ def read_leaf(value: Any, name: str, index: int | None = None) -> Leaf:
 
 
 def _read_list(value: list[Any], where: str) -> Leaf:
+    members = list(_flat(value)) if list in set(map(type, value)) else value
+    kinds = {kind for kind in set(map(type, members)) if not _is_none(kind)}
+    some_missing = any(map(_is_none, set(map(type, members))))
+    mask = None
     try:
+        if some_missing:
+            known = next((of for of in members if not is_missing(of)), 0.0)
+            # A zero of their kind, so that the others stay what they are.
+            zero = np.zeros((), np.asarray(known).dtype)[()]
+            mask = np.array(_mapped(value, is_missing))
+            value = _mapped(value, lambda of: zero if is_missing(of) else of)
         array = np.array(value) if value else np.zeros(0)
+        beyond = kinds == {int} and array.dtype.kind != "i"
+        if beyond:
+            if any(of < 0 for of in members if not is_missing(of)):
+                raise ValueError("integers that no dtype holds all of")
+            array = np.array(value, np.uint64)
     except (ValueError, TypeError, RuntimeError, OverflowError) as error:
         reason = f"a list of unequal or other members: {error}"
         raise ValueError(f"{where}: {reason}") from error
@@ -98,16 +158,29 @@ def _read_list(value: list[Any], where: str) -> Leaf:
             f"{where} is a list of {type(value[0]).__name__}; lists of "
             "varying length can be packed if they hold numbers"
         )
-    if array.size:
-        _check_members(value, kind[0], where)
-    return Leaf(as_stored(array), kind[0] if array.size else LEFT_OPEN)
+    known = [of for of in members if not is_missing(of)]
+    if known:
+        _check_members(known, kind[0], where)
+    dtype = BEYOND_INT64 if beyond else kind[0]
+    return Leaf(as_stored(array), dtype if known else LEFT_OPEN, missing=mask)
 
 
-def _check_members(value: list[Any], dtype: str, where: str) -> None:
+def _flat(value: list[Any]) -> Iterator[Any]:
+    """The members of lists in lists."""
+    for member in value:
+        if type(member) is list:
+            yield from _flat(member)
+        else:
+            yield member
+
+
+def _mapped(value: list[Any], function: Callable[[Any], Any]) -> list[Any]:
+    """The lists in lists with `function(member)` for each member."""
+    return [_mapped(of, function) if type(of) is list else function(of) for of in value]
+
+
+def _check_members(numbers: Sequence[Any], dtype: str, where: str) -> None:
     """Raises ValueError for numbers of Python that the dtype of their list does not hold."""
-    numbers = value
-    while any(type(member) is list for member in numbers):
-        numbers = [number for member in numbers for number in member]
     kinds = set(map(type, numbers))
     if bool in kinds and len(kinds) > 1:
         raise ValueError(f"{where}: true and false among numbers")
@@ -129,7 +202,7 @@ def _array(leaf: Any, name: str, where: str) -> tuple[Array, str | None]:
             return np.array(leaf, scalar), None
         except OverflowError as error:
             raise ValueError(f"{where}: {leaf} exceeds int64") from error
-    if isinstance(leaf, (np.ndarray, np.generic)) and not isinstance(leaf, np.ma.MaskedArray):
+    if isinstance(leaf, (np.ndarray, np.generic)):
         return np.asarray(leaf), None
     if is_tensor(leaf):
         return tensor_array(leaf.detach().cpu().resolve_conj().resolve_neg().contiguous(), name)
@@ -146,28 +219,33 @@ def _array(leaf: Any, name: str, where: str) -> tuple[Array, str | None]:
     )
 
 
+_UNKNOWN = Leaf(np.zeros(()), "float64")  # in the place of leaves that are all missing
+
+
 def field_of_leaves(name: str, leaves: Sequence[Leaf], indices: Sequence[int]) -> Field:
     """The field of leaves that some samples have in one place.
 
-    It is ragged if they are text or bytes, or if they differ in their first length.
+    It is ragged if they are text or bytes, or if they differ in their first length. If all are
+    missing, it holds single numbers.
 
     Raises:
         ValueError: the leaves do not agree; the message names a sample.
     """
-    if all(leaf.dtype == LEFT_OPEN for leaf in leaves):
+    known = [leaf for leaf in leaves if leaf is not MISSING]
+    if known and all(leaf.dtype == LEFT_OPEN for leaf in known):
         raise ValueError(
-            f"sample {indices[0]}: field {name!r}: its lists are empty in all samples that were "
+            f"sample {indices[0]}: field {name!r}: its lists hold nothing in all samples that were "
             f"looked at, so that their type cannot be known; --dtypes {name}=DTYPE (dtypes=) says "
             f"it, --ragged {name} (ragged=) takes float64, and --fields (fields=) leaves the field "
             "out"
         )
-    first = next(leaf for leaf in leaves if leaf.dtype)
+    first = next((leaf for leaf in known if leaf.dtype), _UNKNOWN)
     dtype = first.dtype
-    lengths = {leaf.shape[:1] for leaf in leaves}
+    lengths = {leaf.shape[:1] for leaf in known}
     ragged = first.logical in BYTE_STRINGS or (len(lengths) > 1 and () not in lengths)
     shape = first.shape[1:] if ragged else first.shape
     field = Field(name, dtype, shape, ragged, first.logical)
-    for leaf, index in zip(leaves, indices, strict=True):
+    for leaf, index in zip(leaves, indices, strict=True) if known else ():
         fit(leaf, field, index, f"sample {indices[leaves.index(first)]}")
     return field
 
@@ -176,7 +254,8 @@ def mean_bytes(field: Field, leaves: Sequence[Leaf]) -> int:
     """The mean size of the leaves of a ragged field; 0 of others."""
     if not field.ragged:
         return 0
-    return sum(leaf.shape[0] for leaf in leaves) * field.row_bytes // len(leaves)
+    lengths = (leaf.shape[0] for leaf in leaves if leaf is not MISSING)
+    return sum(lengths) * field.row_bytes // len(leaves)
 
 
 def fit(leaf: Leaf, field: Field, index: int, model: str = "the field") -> bytes | Array:
@@ -185,12 +264,20 @@ def fit(leaf: Leaf, field: Field, index: int, model: str = "the field") -> bytes
     Raises:
         ValueError: it does not; the message names the sample.
     """
+    if leaf is MISSING:
+        if field.logical in BYTE_STRINGS:
+            return b""
+        return np.zeros((0, *field.shape) if field.ragged else field.shape, field.storage)
     if leaf.dtype == field.dtype and leaf.logical == field.logical:
         shape = leaf.shape[1:] if field.ragged else leaf.shape
         if shape == field.shape and (leaf.shape or not field.ragged):
             return leaf.content
-    if leaf.dtype == LEFT_OPEN and field.ragged and leaf.logical == field.logical:
-        return np.zeros((0, *field.shape), field.storage)
+    if leaf.dtype == LEFT_OPEN and field.logical is None:
+        shape = leaf.shape
+        if field.ragged and (shape[1:] == field.shape or shape == (0,)):
+            return np.zeros((*shape[:1], *field.shape), field.storage)
+        if shape == field.shape:
+            return np.zeros(shape, field.storage)
     advice = "all samples must agree"
     if leaf.dtype == field.dtype and leaf.shape[1:] == field.shape[1:] and not field.ragged:
         advice = (

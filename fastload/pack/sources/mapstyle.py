@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 import operator
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from fastload.dataset import Dataset, PackedDataset
 from fastload.formats.extents import Extents, FileSource, Int64Array
+from fastload.pack.cast import parse_casts
 from fastload.pack.sources.base import Advance, Part, Rows, Source, probed
-from fastload.pack.sources.kind import Kind
+from fastload.pack.sources.kind import DTYPES, Kind
 from fastload.pack.sources.latest import latest, new_opening
-from fastload.pack.sources.leaves import Leaf, field_of_leaves, mean_bytes, read_leaf
-from fastload.pack.sources.samples import SampleCollector, leaves_of, template_of
-from fastload.pack.sources.wanted import ALL, Wanted
-from fastload.structure import (
-    flatten,
-    leaf_names,
-    map_leaves,
-    skeleton,
-)
+from fastload.pack.sources.samples import SampleCollector, Schema
+from fastload.pack.sources.wanted import ALL, AbsentError, Wanted
+from fastload.structure import flatten, skeleton
 
 _DEEPEST = 8  # datasets in datasets
 
@@ -75,12 +69,16 @@ class SamplesPart(Part):
         source = self.source
         dataset = source.handle.load()
         samples = SampleCollector(
-            source.fields, source.structure, len(self.indices), meanings=source.meanings_known
+            source.fields,
+            source.structure,
+            len(self.indices),
+            dtypes=source.dtypes,
+            meanings=source.meanings_known,
         )
         for index in self.indices:
             samples.add(_sample(dataset, index, source.wanted), index)
             advance(1)
-        return Rows(samples.finish())
+        return samples.finish()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,11 +89,13 @@ class SamplesSource(Source):
         handle: Gives the dataset.
         meanings_known: The dataset says itself what its numbers mean, which samples do not show.
         wanted: The fields that are read.
+        dtypes: Names of fields, and the dtypes that their numbers are changed to.
     """
 
     handle: Held | Named
     meanings_known: bool = False
     wanted: Wanted = ALL
+    dtypes: dict[str, str] = field(default_factory=dict)
 
     def part(self, start: int, stop: int) -> SamplesPart:
         """The samples [start, stop)."""
@@ -117,6 +117,10 @@ class SamplesSource(Source):
     def inputs(self) -> Any:
         """The name of a dataset that was given by name."""
         return self.handle.name
+
+    def options(self) -> dict[str, Any]:
+        """What shapes the samples."""
+        return {"dtypes": self.dtypes} if self.dtypes else {}
 
 
 def _own(dataset: Any, depth: int = 0) -> Dataset | None:
@@ -140,8 +144,15 @@ def _files_of(dataset: Any, depth: int = 0) -> list[str]:
     return [path for part in parts for path in _files_of(part, depth + 1)]
 
 
-def open_samples(handle: Held | Named, wanted: Wanted = ALL) -> SamplesSource:
+def open_samples(
+    handle: Held | Named, wanted: Wanted = ALL, dtypes: Mapping[str, Any] | None = None
+) -> SamplesSource:
     """Takes the schema of a dataset from some of its samples.
+
+    Args:
+        handle: Of the dataset.
+        wanted: The fields that are read.
+        dtypes: What numbers are read as, by the names of fields.
 
     Raises:
         TypeError: no map-style dataset, or a leaf of a sample cannot be packed.
@@ -160,50 +171,70 @@ def open_samples(handle: Held | Named, wanted: Wanted = ALL) -> SamplesSource:
     own = _own(dataset)
     if own is not None:  # all of its fields can be packed
         wanted = ALL
-    samples = [_sample(dataset, index, wanted) for index in indices]
-    template = template_of(samples)
-    names = leaf_names(template)
-    if not names:
-        raise TypeError(f"sample 0 holds nothing: {samples[0]!r}")
-    columns: list[list[Leaf]] = [[] for _ in names]
-    for sample, index in zip(samples, indices, strict=True):
-        found = leaves_of(template, sample, f"sample {index}")
-        for column, name, leaf in zip(columns, names, found, strict=True):
-            column.append(read_leaf(leaf, name, index))
-    if own is not None and skeleton(own.structure) == skeleton(template):
+    samples = _first_samples(dataset, indices, wanted)
+    known = {} if own is not None else parse_casts("dtypes", dtypes)
+    schema = Schema.of(samples, indices, known)
+    fields, classes = schema.fields, {}
+    if own is not None and skeleton(own.structure) == skeleton(schema.structure):
         fields = tuple(own.fields[number] for number in flatten(own.structure))
+        classes = own.manifest.class_fields if isinstance(own, PackedDataset) else {}
     else:
         own = None
-        fields = tuple(map(functools.partial(field_of_leaves, indices=indices), names, columns))
-    classes = own.manifest.class_fields if isinstance(own, PackedDataset) else {}
-    numbers = iter(range(len(names)))
     return SamplesSource(
         kind="samples",
         fields=fields,
-        structure=map_leaves(lambda _: next(numbers), template),
+        structure=schema.structure,
         rows=rows,
         classes={name: of.names for name, of in classes.items()},
-        ragged_bytes=sum(map(mean_bytes, fields, columns)),
+        ragged_bytes=schema.ragged_bytes,
+        nullable=own is None,
+        seen={name: f"sample {index}" for name, index in schema.seen.items()},
+        unknown=schema.unknown,
         handle=handle,
         meanings_known=own is not None,
         wanted=wanted,
+        dtypes=known,
     )
 
 
-def _sample(dataset: Any, index: int, wanted: Wanted) -> Any:
+def _first_samples(dataset: Any, indices: Sequence[int], wanted: Wanted) -> list[Any]:
+    """Some samples, None for those that have none of the wanted fields."""
+    samples, absent = [], []
+    for index in indices:
+        try:
+            samples.append(wanted.prune(_item(dataset, index)))
+        except AbsentError as error:
+            samples.append(None)
+            absent.append(error)
+    if absent and len(absent) == len(samples):
+        raise ValueError(f"sample {indices[0]}: {absent[0].args[0]}")
+    return samples
+
+
+def _item(dataset: Any, index: int) -> Any:
     try:
-        sample = dataset[index]
+        return dataset[index]
     except Exception as error:
         raise RuntimeError(f"sample {index}: {type(error).__name__}: {error}") from error
+
+
+def _sample(dataset: Any, index: int, wanted: Wanted) -> Any:
+    item = _item(dataset, index)
     try:
-        return wanted.prune(sample)
-    except KeyError as error:
-        raise ValueError(f"sample {index}: {error.args[0]}") from None
+        return wanted.prune(item)
+    except AbsentError:
+        return None
 
 
-def open_named(name: str, *, strict: bool = False, wanted: Wanted = ALL) -> SamplesSource:
-    """The dataset `module:object`; errors are those of `open_samples`."""
-    return open_samples(Named(name), wanted)
+def open_named(
+    name: str,
+    *,
+    dtypes: Mapping[str, Any] | None = None,
+    strict: bool = False,
+    wanted: Wanted = ALL,
+) -> SamplesSource:
+    """The dataset `module:object`; arguments and errors are those of `open_samples`."""
+    return open_samples(Named(name), wanted, dtypes)
 
 
 KIND = Kind(
@@ -211,4 +242,5 @@ KIND = Kind(
     "a map-style dataset as module:object; a class or function is called",
     open_named,
     lambda path: False,  # no file: its name tells
+    (DTYPES,),
 )

@@ -11,81 +11,18 @@ from typing import Any
 
 import numpy as np
 
-from fastload.errors import FormatError, refuse_pipe
+from fastload.errors import FormatError
 from fastload.formats.extents import Int64Array
 from fastload.formats.manifest import Skipped
 from fastload.pack.cast import parse_casts
-from fastload.pack.sources.base import Advance, Part, Rows, Source, probed, taken
+from fastload.pack.sources.base import Advance, Part, Rows, Source, probed
 from fastload.pack.sources.images import ADVICE, BadRecordError
+from fastload.pack.sources.open_files import OpenFiles as OpenFiles
 from fastload.pack.sources.samples import SampleCollector, Schema
-from fastload.pack.sources.unpacked import Unpacked, byte_of, drop_half_read, is_unpacked
+from fastload.pack.sources.unpacked import byte_of, drop_half_read, is_unpacked
+from fastload.pack.sources.wanted import AbsentError
 
 _SAMPLE = re.compile(r"sample (\d+)")
-
-
-class OpenFiles:
-    """Reads ranges of files, of their text in UTF-8 if they are compressed or encoded otherwise.
-
-    The file that was read last stays open.
-
-    Args:
-        encoding: Of texts; None is UTF-8.
-    """
-
-    def __init__(self, encoding: str | None = None) -> None:
-        self._encoding = encoding
-        self._path, self._descriptor = "", -1
-        self._unpacked: Unpacked | None = None
-
-    def __enter__(self) -> OpenFiles:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._close()
-
-    def read(self, path: str, offset: int, size_bytes: int) -> bytes:
-        """The bytes of a range.
-
-        Raises:
-            FormatError: the file ends before it does.
-            OSError: with the path, if it cannot be read.
-        """
-        if path != self._path:
-            self._close()
-            refuse_pipe(path)
-            if is_unpacked(path, self._encoding):
-                self._unpacked = Unpacked.resumed(path, self._encoding)
-            else:
-                self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            self._path = path
-        if self._unpacked is not None:
-            text = self._unpacked.read(offset, size_bytes)
-            if len(text) < size_bytes:
-                place = byte_of(path, offset + len(text), self._encoding)
-                raise FormatError(f"{path}: truncated while it was read, at {place}")
-            return text
-        pieces, end = [], offset + size_bytes
-        while offset < end:
-            try:
-                piece = os.pread(self._descriptor, end - offset, offset)
-            except OSError as error:
-                raise OSError(error.errno, error.strerror, path) from error
-            if not piece:
-                raise FormatError(f"{path}: truncated while it was read, at byte {offset}")
-            pieces.append(piece)
-            offset += len(piece)
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-    def leave(self) -> None:
-        """Lets this thread read on later where it is in a compressed file."""
-        if self._unpacked is not None:
-            self._unpacked.leave()
-        self._close()
-
-    def _close(self) -> None:
-        if self._path and self._unpacked is None:
-            os.close(self._descriptor)
-        self._path, self._unpacked = "", None
 
 
 class Records(abc.ABC):
@@ -270,7 +207,7 @@ class RecordsPart(Part):
         with OpenFiles(self.records.encoding) as files:
             for row in range(len(self.indices)) if order is None else order.tolist():
                 try:
-                    samples.add(self.records.read(row, files), int(self.indices[row]))
+                    samples.add(read_or_missing(self.records, row, files), int(self.indices[row]))
                     read.append(row)
                 except BadRecordError as error:
                     if self.strict:
@@ -282,10 +219,15 @@ class RecordsPart(Part):
                     raise _misfit(self.records.where(row), error) from error
                 advance(1)
             files.leave()
-        columns, places = samples.finish(), sorted(bad)
+        rows, places = samples.finish(), sorted(bad)
         if read != sorted(read):
-            columns = [taken(column, np.argsort(read)) for column in columns]
-        return Rows(columns, tuple(bad[row] for row in places), tuple(places))
+            rows, read = rows.take(np.argsort(read)), sorted(read)
+        return replace(
+            rows,
+            skipped=tuple(bad[row] for row in places),
+            places=tuple(places),
+            where=lambda row: self.records.where(read[row]),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -359,12 +301,16 @@ def open_records(
     if not len(records):
         raise FormatError(f"{', '.join(records.files()[:1])}: no {kind} records in it")
     known = parse_casts("dtypes", dtypes)
-    samples, indices, bad = [], [], []
+    samples, indices, bad, absent = [], [], [], []
     with OpenFiles(records.encoding) as files:
         for row in probed(len(records)):
             try:
                 samples.append(records.read(row, files))
                 indices.append(row)
+            except AbsentError as error:
+                samples.append(None)
+                indices.append(row)
+                absent.append(error)
             except BadRecordError as error:
                 bad.append(f"{records.where(row)}: {error}")
                 if strict:
@@ -373,6 +319,8 @@ def open_records(
                 raise
             except (ValueError, TypeError, KeyError) as error:
                 raise _misfit(records.where(row), error) from error
+    if absent and len(absent) == len(samples):
+        raise _misfit(records.where(indices[0]), absent[0]) from None
     if not samples:
         raise FormatError(
             f"none of {len(bad)} {kind} records that were looked at can be read; the "
@@ -391,7 +339,13 @@ def open_records(
             raise FormatError(f"{records.files()[0]}: images {of.name!r} differ in size; {ADVICE}")
     if names:
         renamed = (replace(of, name=name) for of, name in zip(schema.fields, names, strict=True))
-        schema = replace(schema, fields=tuple(renamed))
+        of_names = dict(zip((of.name for of in schema.fields), names, strict=True))
+        schema = replace(
+            schema,
+            fields=tuple(renamed),
+            seen={of_names[name]: row for name, row in schema.seen.items()},
+            unknown=frozenset(of_names[name] for name in schema.unknown),
+        )
     return RecordsSource(
         kind=kind,
         fields=schema.fields,
@@ -400,6 +354,9 @@ def open_records(
         classes=dict(classes or {}),
         notices=tuple(notices),
         ragged_bytes=schema.ragged_bytes,
+        nullable=True,
+        seen={name: records.where(row) for name, row in schema.seen.items()},
+        unknown=schema.unknown,
         records=records,
         schema=schema,
         strict=strict,
@@ -409,6 +366,14 @@ def open_records(
             **(shaping or {}),
         },
     )
+
+
+def read_or_missing(records: Records, row: int, files: OpenFiles) -> Any:
+    """A sample; None if it has none of the fields that are read."""
+    try:
+        return records.read(row, files)
+    except AbsentError:
+        return None
 
 
 def _misfit(where: str, error: Exception) -> FormatError:

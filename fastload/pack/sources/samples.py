@@ -9,17 +9,29 @@ from typing import Any
 import numpy as np
 
 from fastload.formats.extents import Field
+from fastload.formats.fields import BYTE_STRINGS
 from fastload.pack.cast import CastError, cast
-from fastload.pack.sources.base import AnyColumn, RaggedBuilder
+from fastload.pack.sources.base import AnyColumn, Array, Missing, Ragged, RaggedBuilder, Rows
 from fastload.pack.sources.leaves import (
+    BEYOND_INT64,
     LEFT_OPEN,
+    MISSING,
     Leaf,
     field_of_leaves,
     fit,
+    is_missing,
     mean_bytes,
     read_leaf,
 )
-from fastload.structure import Structure, is_leaf, leaf_names, map_leaves, rebuild
+from fastload.structure import (
+    Structure,
+    flatten,
+    is_leaf,
+    leaf_names,
+    map_leaves,
+    rebuild,
+    with_members,
+)
 
 _EXACT = 2**53  # float64 holds all integers up to here
 
@@ -33,12 +45,16 @@ class Schema:
         structure: The containers around the numbers of the fields.
         ragged_bytes: The mean size of the ragged fields of a sample, estimated.
         dtypes: Names of fields, and the dtypes that their numbers are changed to.
+        seen: The fields of which a value is missing, and the number of such a sample.
+        unknown: The fields of which no value was seen, nor the dtype given.
     """
 
     fields: tuple[Field, ...]
     structure: Structure
     ragged_bytes: int
     dtypes: dict[str, str]
+    seen: dict[str, int]
+    unknown: frozenset[str]
 
     @classmethod
     def of(
@@ -71,26 +87,36 @@ class Schema:
             found = leaves_of(template, sample, f"sample {index}")
             for column, name, leaf in zip(columns, names, found, strict=True):
                 column.append(read_leaf(leaf, name, index))
-        given = {**dict.fromkeys(ragged, "float64"), **dtypes}  # of lists that are all empty
-        empty = {
-            name
-            for name, column in zip(names, columns, strict=True)
-            if name in given and all(leaf.dtype == LEFT_OPEN for leaf in column)
-        }
+        fields, seen, unknown = [], {}, set()
         for name, column in zip(names, columns, strict=True):
-            dtype = given[name] if name in empty else dtypes.get(name)
-            pairs = zip(column, indices, strict=True)
-            column[:] = [_in_dtype(leaf, name, dtype, index) for leaf, index in pairs]
-        fields = tuple(
-            field_of_leaves(name, column, indices)
-            for name, column in zip(names, columns, strict=True)
-        )
-        fields = tuple(
-            ragged_field(of) if of.name in ragged or of.name in empty else of for of in fields
-        )
+            fields.append(_field(column, name, indices, dtypes.get(name), name in ragged))
+            if any(map(is_incomplete, column)):
+                seen[name] = indices[[is_incomplete(leaf) for leaf in column].index(True)]
+            if name not in dtypes and all(leaf is MISSING for leaf in column):
+                unknown.add(name)
         numbers = iter(range(len(names)))
         structure = map_leaves(lambda _: next(numbers), template)
-        return cls(fields, structure, sum(map(mean_bytes, fields, columns)), dict(dtypes))
+        size = sum(map(mean_bytes, fields, columns))
+        return cls(tuple(fields), structure, size, dict(dtypes), seen, frozenset(unknown))
+
+
+def _field(
+    leaves: list[Leaf], name: str, indices: list[int], dtype: str | None, is_ragged: bool
+) -> Field:
+    """The field of some leaves, which are converted to its dtype."""
+    known = [leaf for leaf in leaves if leaf is not MISSING]
+    if not known:
+        return Field(name, dtype or "float64", (), is_ragged)
+    if (dtype or is_ragged) and all(leaf.dtype == LEFT_OPEN for leaf in known):
+        given = dtype or "float64"
+        for number, leaf in enumerate(leaves):
+            if leaf is not MISSING:
+                content = np.zeros(leaf.shape, Field(name, given, ()).storage)
+                leaves[number] = replace(leaf, content=content, dtype=given)
+        return ragged_field(field_of_leaves(name, leaves, indices))
+    leaves[:] = [_in_dtype(*pair, name, dtype) for pair in zip(leaves, indices, strict=True)]
+    field = field_of_leaves(name, leaves, indices)
+    return ragged_field(field) if is_ragged else field
 
 
 def ragged_field(field: Field) -> Field:
@@ -132,6 +158,7 @@ class SampleCollector:
             RaggedBuilder(field) if field.ragged else np.empty((most, *field.shape), field.storage)
             for field in fields
         ]
+        self._missing: dict[int, dict[int, Array | None]] = {}  # column, row, which of its numbers
         self._rows = 0
 
     def add(self, sample: Any, index: int) -> None:
@@ -141,76 +168,111 @@ class SampleCollector:
             ValueError, TypeError, KeyError: it is not what the others are.
         """
         leaves = leaves_of(self._structure, sample, f"sample {index}")
-        for column, field, leaf in zip(self._columns, self._fields, leaves, strict=True):
+        for number, (field, leaf) in enumerate(zip(self._fields, leaves, strict=True)):
             found = read_leaf(leaf, field.name, index)
-            if self._dtypes:
-                found = _in_dtype(found, field.name, self._dtypes.get(field.name), index)
+            if self._dtypes or found.dtype == BEYOND_INT64:
+                found = _in_dtype(found, index, field.name, self._dtypes.get(field.name))
             if self._meanings and found.dtype == field.dtype:
                 found = replace(found, logical=field.logical)
-            content = fit(found, field, index)
+            content, column = fit(found, field, index), self._columns[number]
             if isinstance(column, RaggedBuilder):
                 column.append(content)
             else:
                 column[self._rows] = content
+            if is_incomplete(found):
+                self._missing.setdefault(number, {})[self._rows] = found.missing
         self._rows += 1
 
-    def finish(self) -> list[AnyColumn]:
-        """The columns; the collector must not be used any more."""
-        return [
+    def finish(self) -> Rows:
+        """The samples; the collector must not be used any more."""
+        columns = [
             column.finish() if isinstance(column, RaggedBuilder) else column[: self._rows]
             for column in self._columns
         ]
+        missing = {n: _marked(columns[n], self._fields[n], of) for n, of in self._missing.items()}
+        return Rows(columns, missing=missing)
 
 
-def _in_dtype(leaf: Leaf, name: str, dtype: str | None, index: int) -> Leaf:
-    if dtype is None or leaf.dtype == dtype:
+def is_incomplete(leaf: Leaf) -> bool:
+    """Whether a leaf is missing, or some of its numbers."""
+    return leaf is MISSING or leaf.missing is not None
+
+
+def _marked(column: AnyColumn, field: Field, marks: Mapping[int, Array | None]) -> Missing:
+    """The missing values of a column, by sample: all of it, or bools like its numbers."""
+    samples = np.zeros(len(column), bool)
+    samples[list(marks)] = True
+    if field.logical in BYTE_STRINGS:
+        return Missing(samples, None)
+    ragged = column.offsets if isinstance(column, Ragged) else None
+    numbers = column.values if isinstance(column, Ragged) else column
+    values = np.zeros(numbers.shape, bool)
+    for row, mask in marks.items():
+        own = slice(row, row + 1) if ragged is None else slice(*ragged[row : row + 2].tolist())
+        values[own] = True if mask is None else mask
+    return Missing(samples, values if ragged is None else Ragged(values, ragged))
+
+
+def _in_dtype(leaf: Leaf, index: int, name: str, dtype: str | None) -> Leaf:
+    if dtype is None and leaf.dtype == BEYOND_INT64:
+        raise ValueError(
+            f"sample {index}: field {name!r}: {np.max(leaf.content)} exceeds int64; --dtypes "
+            f"{name}=uint64 (dtypes=) holds it"
+        )
+    if dtype is None or not leaf.dtype or leaf.dtype == dtype:
         return leaf
     if isinstance(leaf.content, bytes) or leaf.logical is not None:
         raise TypeError(f"sample {index}: field {name!r} is {leaf}, not numbers to be {dtype}")
     array = leaf.content
-    if dtype == "float64" and leaf.dtype in ("int64", "uint64"):
+    if dtype == "float64" and leaf.dtype in ("int64", "uint64", BEYOND_INT64):
         large = array[(array > _EXACT) | (array < -_EXACT)].tolist()
         for number in large:
             if int(float(number)) != number:
                 raise ValueError(f"sample {index}: field {name!r}: {number} does not fit float64")
+    own = "uint64" if leaf.dtype == BEYOND_INT64 else leaf.dtype
     try:
-        made = cast(array.reshape(-1), Field(name, leaf.dtype or "float64", ()), dtype)
+        made = cast(array.reshape(-1), Field(name, own, ()), dtype)
     except CastError as error:
         raise ValueError(
             f"sample {index}: field {name!r}: {error.value} does not fit {dtype}"
         ) from None
-    return Leaf(made.reshape(array.shape), dtype)
+    return replace(leaf, content=made.reshape(array.shape), dtype=dtype)
 
 
 def template_of(samples: list[Any]) -> Structure:
-    """The containers that samples have in common; lists of varying length are leaves."""
-    first = samples[0]
-    if is_leaf(first):
+    """The containers that samples have in common; lists of varying length are leaves.
+
+    Dicts may lack keys, and what is missing may stand in the place of a container.
+    """
+    samples = [sample for sample in samples if not is_missing(sample)]
+    if not samples or is_leaf(first := samples[0]):
         return None
     alike = [sample for sample in samples if type(sample) is type(first)]
     if type(first) is list and len({len(sample) for sample in alike}) > 1:
         return None
     if isinstance(first, dict):
-        alike = [sample for sample in alike if sample.keys() == first.keys()]
-        return rebuild(first, [template_of([sample[key] for sample in alike]) for key in first])
+        keys = dict.fromkeys(key for sample in alike for key in sample)
+        members = {key: template_of([of[key] for of in alike if key in of]) for key in keys}
+        return with_members(first, members)
     alike = [sample for sample in alike if len(sample) == len(first)]
     return rebuild(first, [template_of(list(members)) for members in zip(*alike, strict=True)])
 
 
 def leaves_of(structure: Structure, sample: Any, where: str) -> list[Any]:
-    """The leaves of a sample that must have the containers of `structure`."""
+    """The leaves of a sample that must have the containers of `structure`, or lack some."""
     if is_leaf(structure):
         return [sample]
+    if is_missing(sample):
+        return [MISSING for _ in flatten(structure)]
     if isinstance(structure, dict):
         if not isinstance(sample, dict):
             raise TypeError(f"{where}: a dict is needed, not {type(sample).__name__}")
-        for key in structure:
-            if key not in sample:
-                raise KeyError(f"{where}: the key {key!r} is missing")
         for key in sample:
             if key not in structure:
-                raise KeyError(f"{where}: the key {key!r} is not in sample 0")
-        pairs = [(structure[key], sample[key], key) for key in structure]
+                raise KeyError(
+                    f"{where}: the key {key!r} is not in the samples that were looked at"
+                )
+        pairs = [(structure[key], sample.get(key, MISSING), key) for key in structure]
     else:
         if not isinstance(sample, type(structure)) or len(sample) != len(structure):
             expected = f"{type(structure).__name__} of {len(structure)}"

@@ -48,7 +48,7 @@ class ExampleDecoder(Decoder):
     wanted: Wanted = ALL
 
     def decode(self, content: bytes) -> Any:
-        """A dict of the features: bytes, numbers, or arrays of float32 or int64."""
+        """A dict of the features: bytes, numbers, arrays of float32 or int64; None if missing."""
         data = content[_HEAD:-_FOOT]
         if masked_crc(data) != int.from_bytes(content[-_FOOT:], "little"):
             raise BadRecordError("wrong checksum of its data")
@@ -58,8 +58,10 @@ class ExampleDecoder(Decoder):
             raise BadRecordError(str(error)) from error
         sample: dict[str, Any] = {}
         for name, value in features.items():
-            if isinstance(value, list):
-                if len(value) != 1:
+            if value is None or (isinstance(value, list) and not value):
+                sample[name] = None
+            elif isinstance(value, list):
+                if len(value) > 1:
                     raise BadRecordError(f"the feature {name!r} has {len(value)} byte strings")
                 sample[name] = Leaf(value[0], "uint8", "image" if name in self.images else "bytes")
             else:
@@ -116,7 +118,7 @@ def _looked_at(records: FileRecords, wanted: Wanted, ragged: frozenset[str]) -> 
                         _IMAGES
                     )
                     pictures[name] = pictures.get(name, True) and is_image
-                else:
+                elif value is not None:
                     counts.setdefault(name, set()).add(len(value))
     single = frozenset(name for name, found in counts.items() if found == {1}) - ragged
     return ExampleDecoder(single, frozenset(name for name, yes in pictures.items() if yes), wanted)

@@ -74,30 +74,34 @@ class Wanted:
                 raise ValueError(missing(name, known))
 
     def prune(self, sample: Any, above: str = "") -> Any:
-        """The wanted part of a sample.
+        """The wanted part of a sample, which may lack some of it.
 
         Dicts lose their other keys. In lists and tuples a number takes the place of other members,
-        so that the rest keeps its positions.
+        so that the rest keeps its positions. A member of a larger sample becomes None if nothing
+        of it is wanted.
 
         Args:
             sample: Containers around leaves.
             above: The name of the sample, if it is a member of a larger one.
 
         Raises:
-            KeyError: a wanted field is not there.
+            AbsentError: no wanted field is there.
         """
+        if sample is None:
+            return None
         if self.names is None or (above and self.takes(above)):
             return sample
         if not above and self.takes(BARE_NAME) and not isinstance(sample, dict):
             return sample
         found: list[str] = []
         pruned = self._pruned(sample, above, found)
-        for name in self.names:
-            if above and not _is_in(name, above):
-                continue
-            if not any(_is_in(of, name) or _is_in(name, of) for of in found):
-                raise KeyError(missing(name, _members(sample, above)))
-        return pruned
+        if found:
+            return pruned
+        if above:
+            return None
+        names = _members(sample, above)
+        lacking = (name for name in self.names if not any(_is_in(name, of) for of in names))
+        raise AbsentError(missing(next(lacking, self.names[0]), names))
 
     def _pruned(self, value: Any, name: str, found: list[str]) -> Any:
         if name and self.takes(name):
@@ -112,6 +116,10 @@ class Wanted:
             pairs = zip(value, kept, strict=True)
             return with_members(value, {key: of for key, of in pairs if of is not _LEFT_OUT})
         return rebuild(value, [_PLACEHOLDER if of is _LEFT_OUT else of for of in kept])
+
+
+class AbsentError(KeyError):
+    """A sample has none of the wanted fields."""
 
 
 ALL = Wanted()
