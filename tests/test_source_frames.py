@@ -81,6 +81,7 @@ def test_what_a_frame_holds_is_refused_by_column(tmp_path: Path) -> None:
     for values, message in (
         ([1, "a"], "column 'x' (object)"),
         ([1j, 2], "column 'x' (complex128)"),
+        (pd.period_range("2024", periods=2, freq="D"), "column 'x' (period[D])"),
         (["a", None], "sample 1: field 'x'"),
         (pd.array([1, None], "Int64"), "sample 1: field 'x'"),
     ):

@@ -190,6 +190,8 @@ def _of_pandas(source: Any, is_bare: bool, wanted: Wanted) -> tuple[Any, list[st
 def _array(series: Any, where: str) -> Any:
     """A column of pandas; NaN in a column of floats is a value, elsewhere it is missing."""
     pyarrow = library("pyarrow", "parquet")
+    if str(series.dtype).startswith(("period", "interval")):  # pyarrow would give bare numbers
+        raise TypeError(f"{where} ({series.dtype}) cannot be packed; make numbers or times of it")
     try:
         if isinstance(series.dtype, np.dtype) and series.dtype.kind in "fiub":
             return pyarrow.array(np.ascontiguousarray(series.to_numpy()))
