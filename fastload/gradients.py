@@ -184,6 +184,27 @@ class StepLoss:
                 self._handles.append(parameter.register_hook(torch.zeros_like))  # type: ignore[no-untyped-call]
 
 
+def clear(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Clears the gradients of the optimizer's parameters, whoever left them.
+
+    FSDP2 keeps gradients that are not communicated yet, as after an error within a group, out of
+    the parameters.
+    """
+    optimizer.zero_grad(set_to_none=True)
+    if not hasattr(model, _FSDP2):
+        return
+    for module in model.modules():
+        get_state: Any = getattr(module, "_get_fsdp_state", lambda: None)
+        state = get_state()
+        groups = getattr(state, "_fsdp_param_groups", None)
+        if groups is None:  # before torch 2.13
+            groups = [getattr(state, "_fsdp_param_group", None)]
+        for sharded in (one for group in groups if group for one in group.fsdp_params):
+            sharded.unsharded_accumulated_grad = None
+            if getattr(sharded, "_unsharded_param", None) is not None:
+                sharded._unsharded_param.grad = None
+
+
 def _loss_and_count(found: Any) -> tuple[Tensor, Any]:
     """The loss and its count, a number or a tensor (); None of a mean."""
     count: Any = None

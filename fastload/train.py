@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from fastload import checkpoint
+from fastload import checkpoint, gradients
 from fastload.errors import warn
 from fastload.gradients import StepLoss
 from fastload.groups import Group
@@ -180,7 +180,7 @@ class TrainStep:
     def _make(self, group: Any) -> StepResult:
         if self.scaler is not None:
             self._check_dtypes()
-        self.optimizer.zero_grad(set_to_none=True)  # what others have left
+        gradients.clear(self.model, self.optimizer)  # what others have left
         try:
             loss = self._backward(group)
             with self._forgetting():

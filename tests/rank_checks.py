@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from rank_counts import (
     counts_known_beforehand_may_be_zero_on_a_rank,
+    gradients_that_were_not_communicated_do_not_enter,
     ranks_in_which_nothing_counts_add_nothing,
 )
 from rank_models import SIZE, WRAPPERS, WRAPS, fully_shard, global_batch, loader, whole, wrapped
@@ -264,6 +265,7 @@ CHECKS: list[Callable[[Path], None]] = [
     samples_may_count_unequally,
     ranks_in_which_nothing_counts_add_nothing,
     counts_known_beforehand_may_be_zero_on_a_rank,
+    gradients_that_were_not_communicated_do_not_enter,
     only_the_last_batch_communicates,
     infinity_on_one_rank_stops_all,
     checkpoints_fit_any_wrapper,

@@ -14,6 +14,7 @@ from steps import (
     joined,
     make_model,
     mean_of_counted,
+    mse,
     plain_step,
     sgd,
     sum_and_count,
@@ -70,6 +71,31 @@ def nothing_counts(name: str, loss_fn: Any, counting: tuple[int, int], grouped: 
         assert result.nonfinite.item() == 0
         assert scheduler.last_epoch == number + 1
         assert distance(whole(model), alone) <= 1e-6
+
+
+def gradients_that_were_not_communicated_do_not_enter(folder: Path) -> None:
+    """Left by an error within a group, or by others."""
+    for name in WRAPPERS:
+        broken, fresh = (wrapped(make_model(), name) for _ in range(2))
+        calls: list[int] = []
+
+        def failing(model: nn.Module, batch: Any, calls: list[int] = calls) -> Tensor:
+            calls.append(0)
+            if len(calls) == 2:
+                raise OSError("in the second batch")
+            return mse(model, batch)
+
+        step = TrainStep(broken, sgd(broken), failing, precision="fp32")
+        try:
+            step(next(iter(loader().groups(3))))
+            raise AssertionError("it went on")
+        except OSError:
+            pass
+        expected = TrainStep(fresh, sgd(fresh), mse, precision="fp32")
+        for group, again in zip(loader().groups(2), loader().groups(2), strict=True):
+            step(group)
+            expected(again)
+            assert distance(whole(broken), whole(fresh)) == 0
 
 
 def counts_known_beforehand_may_be_zero_on_a_rank(folder: Path) -> None:
