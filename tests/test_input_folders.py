@@ -76,12 +76,26 @@ def test_open_refuses_folders_that_look_like_splits(tmp_path: Path) -> None:
 def test_a_folder_of_packed_folders_names_them(tmp_path: Path) -> None:
     for name in ("train", "val"):
         fastload.pack(np.arange(3), tmp_path / "data" / name)
+    put(tmp_path / "data/README.md", b"x")
     names = f"holds packed datasets: {tmp_path}/data/train, {tmp_path}/data/val"
     assert names in refused(tmp_path / "data", tmp_path / "out")
     with pytest.raises(fastload.FormatError, match=names):
         fastload.open(tmp_path / "data")
     with pytest.raises(fastload.FormatError, match=names):
         fastload.TokenDataset(tmp_path / "data", 2)
+
+
+def test_a_packed_dataset_beside_other_files_is_left_over(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    np.save(tmp_path / "in/x.npy", np.arange(3))
+    fastload.pack(tmp_path / "in/x.npy", tmp_path / "in/out")
+    report = fastload.pack(tmp_path / "in", tmp_path / "out")
+    assert report.rows == 3
+    (left,) = report.leftovers
+    assert left.reason == "part of a packed dataset"
+    assert left.paths == ("out/fastload.json", "out/shard-000000.safetensors")
+    text = refused(tmp_path / "in", tmp_path / "no", kind="safetensors")
+    assert f"holds packed datasets: {tmp_path}/in/out" in text
 
 
 def test_environments_and_mds_folders_in_subfolders_are_named(tmp_path: Path) -> None:

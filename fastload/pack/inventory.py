@@ -89,7 +89,7 @@ class Inventory:
 
     Raises:
         OSError: there is no such path, or it cannot be read.
-        FormatError: it is a pipe, a socket or a device, or holds packed datasets.
+        FormatError: it is a pipe, a socket or a device.
 
     Example:
         >>> os.makedirs("d", exist_ok=True)
@@ -114,20 +114,23 @@ class Inventory:
         self._entries: list[Entry] = []
         self._hidden: list[Entry] = []
         self._excluded: list[Entry] = []
+        self._packed: list[Entry] = []
+        self._packed_folders: list[str] = []
         if not self.is_folder:
             file_source(path)
             return
-        packed = []
-        for entry in walk(path):
-            if entry.hidden:
+        entries = list(walk(path))
+        self._packed_folders = sorted({folder for of in entries if (folder := packed_folder(of))})
+        within = tuple(f"{folder}/" for folder in self._packed_folders)
+        for entry in entries:
+            if within and entry.path.startswith(within):
+                self._packed.append(entry)
+            elif entry.hidden:
                 self._hidden.append(entry)
             elif self._ignored(entry.path):
                 self._excluded.append(entry)
             else:
                 self._entries.append(entry)
-            if folder := packed_folder(entry):
-                packed.append(folder)
-        check_not_above(path, packed)
 
     # --- What is there ------------------------------------------------------------------------
 
@@ -161,7 +164,8 @@ class Inventory:
     @property
     def total(self) -> int:
         """All entries of the folder, hidden ones included."""
-        return len(self._entries) + len(self._hidden) + len(self._excluded)
+        others = (self._hidden, self._excluded, self._packed)
+        return len(self._entries) + sum(map(len, others))
 
     def holds(self, *suffixes: str) -> bool:
         """Whether the file, or a visible entry of the folder, has one of the suffixes."""
@@ -193,12 +197,15 @@ class Inventory:
         """Sets `files` for the kind that reads the input.
 
         Raises:
-            FormatError: an entry that it would read by its name cannot be read.
+            FormatError: an entry that it would read by its name cannot be read, or it would read
+                files of packed datasets, or nothing but these is there.
         """
         self._kind, self._names = kind, names
         if not self.is_folder:
             return
         found = [entry for entry in self._entries if names.match(entry.path)]
+        if not found or any(names.match(entry.path) for entry in self._packed):
+            self.refuse_packed()
         for entry in found:
             if entry.what:
                 raise FormatError(
@@ -230,6 +237,10 @@ class Inventory:
         if self.is_folder and not self.chosen:
             raise FileNotFoundError(f"{self.path}: no {self._names} files in this folder")
         return self.files
+
+    def refuse_packed(self) -> None:
+        """Raises FormatError if there are packed datasets below the folder."""
+        check_not_above(self.path, self._packed_folders)
 
     def need_folder(self) -> None:
         """Raises FormatError unless the input is a folder."""
@@ -307,6 +318,7 @@ class Inventory:
         left = [(of.path, of.what or unknown) for of in others]
         left += [(of.path, IGNORED) for of in self._excluded]
         left += [(of.path, HIDDEN) for of in self._hidden]
+        left += [(of.path, "part of a packed dataset") for of in self._packed]
         for path, reason in sorted(left, key=lambda of: sort_key(of[0])):
             if path not in read:
                 self._note(path, reason)

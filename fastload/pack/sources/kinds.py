@@ -193,6 +193,8 @@ def _kind_of_folder(inventory: Inventory) -> tuple[Kind, str]:
     given = inventory.given.keys() - {"strict", DTYPES.name}
     taking = [kind for kind in found if given <= {option.name for option in kind.options}]
     found = sorted(taking or found, key=lambda kind: -counts[kind.name][0])
+    if not found:
+        inventory.refuse_packed()
     if not found and inventory.paths:
         endings = sorted({os.path.splitext(path)[1].lower() or path for path in inventory.paths})
         raise FileNotFoundError(
