@@ -108,7 +108,9 @@ def _plain_extra_state(path: str | os.PathLike[str], model: nn.Module) -> Iterat
                 if found is not None:
                     raise _refusal(path, *found)
 
-    handle = model._register_state_dict_hook(make_plain)  # type: ignore[no-untyped-call]
+    of_older_torch = getattr(model, "_register_state_dict_hook", None)
+    register: Any = getattr(model, "register_state_dict_post_hook", of_older_torch)
+    handle = register(make_plain)
     try:
         yield
     finally:

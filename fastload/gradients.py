@@ -201,8 +201,9 @@ def clear(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
             groups = [getattr(state, "_fsdp_param_group", None)]
         for sharded in (one for group in groups if group for one in group.fsdp_params):
             sharded.unsharded_accumulated_grad = None
-            if getattr(sharded, "_unsharded_param", None) is not None:
-                sharded._unsharded_param.grad = None
+            whole = getattr(sharded, "unsharded_param", None)  # there after the first forward
+            if whole is not None:
+                whole.grad = None
 
 
 def _loss_and_count(found: Any) -> tuple[Tensor, Any]:
