@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from packing import put, same_bytes
+from packing import encoded, noise, put, same_bytes
 
 import fastload
 from fastload.cli import main
@@ -146,3 +146,19 @@ def test_the_command_line(tmp_path: Path, lines: Path, capsys: pytest.CaptureFix
     assert main(argv) == 1
     assert "--dtypes x=float32" in capsys.readouterr().err
     assert main([*argv, "--dtypes", "x=float32,y=bf16"]) == 0
+
+
+def test_names_of_images_are_those_of_the_samples_that_are_left(tmp_path: Path) -> None:
+    rows = ["file,label"]
+    for number in range(8):
+        put(tmp_path / f"in/{number}.png", encoded(noise(2, 2), "PNG"))
+        rows.append(f"{number}.png,{'' if number % 3 == 1 else number}")
+    put(tmp_path / "in/5.png", b"no image")
+    put(tmp_path / "l.csv", "\n".join(rows).encode())
+    options: dict[str, Any] = {"labels": tmp_path / "l.csv", "encoded": True, "missing": "drop"}
+    fastload.pack(tmp_path / "in", tmp_path / "out", shard_size=300, workers=1, **options)
+    labels = [int(sample[1]) for sample in fastload.open(tmp_path / "out")]
+    assert labels == [0, 2, 3, 6]
+    (names,) = read_manifest(tmp_path / "out").names
+    lines = (tmp_path / "out" / names.file).read_text().splitlines()
+    assert [json.loads(line).partition(".")[0] for line in lines] == ["0", "2", "3", "6"]

@@ -46,8 +46,14 @@ def write_names(
     written = 0
     path = folder.shard(NAMES_FILE, number)
     with new_file(path) as descriptor:
+        row = 0
         for names in _names(source):
-            kept = [name for name in names if name not in left_out]
+            kept = [
+                name
+                for index, name in enumerate(names, row)
+                if name not in left_out and index not in outcome.left_out
+            ]
+            row += len(names)
             text = "".join(f"{json.dumps(name)}\n" for name in kept)
             write_all(descriptor, memoryview(text.encode("ascii")))
             written += len(kept)

@@ -69,6 +69,7 @@ class Outcome:
     skipped: tuple[Skipped, ...]
     classes: dict[str, Classes]
     missing: MissingCounts
+    left_out: frozenset[int]
 
     @property
     def rows(self) -> int:
@@ -194,7 +195,10 @@ def write_shards(
         name: Classes(of, tuple(sum(column) for column in zip(*count, strict=True)))
         for (name, of), count in zip(source.classes.items(), counts, strict=True)
     }
-    return Outcome(shards, skipped, class_fields, missing)
+    left_out = frozenset(
+        number * plan.rows_each + place for number, of in enumerate(done) for place in of.places
+    )
+    return Outcome(shards, skipped, class_fields, missing, left_out)
 
 
 def _kept(plan: Plan, group: Group, folder: OutputFolder) -> dict[int, Written]:

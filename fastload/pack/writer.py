@@ -11,6 +11,7 @@ import numpy as np
 
 from fastload import _core
 from fastload.formats.extents import Field
+from fastload.formats.fields import IMAGE
 from fastload.formats.manifest import Skipped
 from fastload.formats.missing import NOTHING_MISSING, MissingCounts
 from fastload.formats.safetensors import OFFSETS, SIZES, VALUES
@@ -45,6 +46,7 @@ class Written:
             class (-1) count nowhere.
         totals: For each ragged field, the elements of all samples.
         missing: What was dropped and filled because values were missing.
+        places: Where samples were left out of the part, if it has images, whose names are kept.
     """
 
     rows: int
@@ -54,6 +56,7 @@ class Written:
     class_counts: tuple[tuple[int, ...], ...] = ()
     totals: tuple[int, ...] = ()
     missing: MissingCounts = NOTHING_MISSING
+    places: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,8 @@ class ShardJob:
                 pass
         rows = self.part.read(advance)
         written = self._write(rows.columns, rows.skipped)
-        return replace(written, missing=rows.counts)
+        has_images = any(field.logical == IMAGE for field in self.fields)
+        return replace(written, missing=rows.counts, places=rows.places if has_images else ())
 
     def _write(self, columns: Sequence[AnyStreamed], skipped: tuple[Skipped, ...] = ()) -> Written:
         count, totals = len(columns[0]), totals_of(columns)
