@@ -210,7 +210,7 @@ def test_each_public_name_exists() -> None:
 
 def test_versions_agree() -> None:
     project = re.search(r'^version = "(.*)"$', (ROOT / "pyproject.toml").read_text(), re.M)
-    changes = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.M)
+    changes = re.search(r"^## (\d\S*)", (ROOT / "CHANGELOG.md").read_text(), re.M)
     assert project
     assert changes
     assert fastload.__version__ == project[1] == changes[1]
