@@ -26,11 +26,14 @@ def add_source(parser: argparse.ArgumentParser) -> None:
 
 def add_reading(parser: argparse.ArgumentParser) -> None:
     """How an input is read. `--from KIND --help` shows the options of that kind alone."""
+    from fastload.pack.sources.kind import DTYPES
     from fastload.pack.sources.kinds import KINDS, OPTIONS
 
     declared = {
         option.name: _add_option(
-            parser, option, [kind.name for kind in KINDS if option in kind.options]
+            parser,
+            option,
+            [kind.name for kind in KINDS if option in kind.options or option is DTYPES],
         )
         for option in OPTIONS.values()
     }
@@ -67,6 +70,7 @@ class _KindAction(argparse.Action):
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, value: Any, *_: Any
     ) -> None:
+        from fastload.pack.sources.kind import DTYPES
         from fastload.pack.sources.kinds import KINDS
 
         setattr(namespace, self.dest, value)
@@ -75,6 +79,7 @@ class _KindAction(argparse.Action):
                 needs = f"; needs pip install {' '.join(kind.needs)}" if kind.needs else ""
                 self.help = f"{value}: {kind.reads}{needs}"
                 own = {option.name: option for option in kind.options}
+                own[DTYPES.name] = DTYPES  # cast to them where the kind does not read by them
                 for name, action in self._declared.items():
                     action.help = own[name].help if name in own else argparse.SUPPRESS
 
