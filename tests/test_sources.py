@@ -49,7 +49,7 @@ def test_help_shows_the_options_of_the_kind_alone(
             main([command, "--from", kind.name, "--help"])
         text = capsys.readouterr().out
         shown = set(re.findall(r"^  --([a-z-]+)", text, re.M))
-        own = {option.name.replace("_", "-") for option in kind.options}
+        own = {option.name.replace("_", "-") for option in kind.options} | {"dtypes"}
         assert shown & {name.replace("_", "-") for name in OPTIONS} == own
         words = " ".join(text.split())
         assert f"{kind.name}: {kind.reads}" in words
