@@ -95,11 +95,16 @@ class _CommandParser(argparse.ArgumentParser):
     """A parser that takes options anywhere: `head DATASET --split val 1`, too."""
 
     _is_mixing = False
+    _takes_rest = False
+
+    def add_argument(self, *names: Any, **options: Any) -> argparse.Action:
+        """As argparse; a command line for another program ends the mixing of options."""
+        self._takes_rest |= options.get("nargs") == argparse.REMAINDER
+        return super().add_argument(*names, **options)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As argparse, which else allows no option between optional positional arguments."""
-        takes_rest = any(action.nargs == argparse.REMAINDER for action in self._actions)
-        if self._is_mixing or takes_rest:
+        if self._is_mixing or self._takes_rest:
             return super().parse_known_args(args, namespace)
         self._is_mixing = True  # before Python 3.12 the mixed parser calls this one
         try:

@@ -191,23 +191,25 @@ OWN: dict[str, Any] = {
     "verify": "lazy",
     "on_error": "skip",
     "batch_transform": dict,
-    "static_buffers": True,
+    "static_buffers": False,
 }
+STATIC = OWN | {"on_error": "raise", "static_buffers": True}  # these two exclude each other
 
 
-def test_rebuilt_from_what_is_not_the_default(tmp_path: Path) -> None:
+@pytest.mark.parametrize("own", [OWN, STATIC], ids=["skip", "static"])
+def test_rebuilt_from_what_is_not_the_default(own: dict[str, Any], tmp_path: Path) -> None:
     """As trainers do that put another sampler into a loader."""
     fastload.pack({"x": np.arange(40)}, tmp_path / "packed")
-    loader = FastLoader(tmp_path / "packed", 4, drop_last=True, num_workers=1, **OWN)
+    loader = FastLoader(tmp_path / "packed", 4, drop_last=True, num_workers=1, **own)
     parameters = inspect.signature(type(loader).__init__).parameters
     public = {k: v for k, v in vars(loader).items() if not k.startswith("_")}
     assert set(public) <= set(parameters)
-    for name, value in OWN.items():
+    for name, value in own.items():
         assert public[name] == value
     changed = {k: v for k, v in public.items() if v is not parameters[k].default}
     changed |= {"sampler": [3, 1, 2, 0, 9], "batch_sampler": None, "shuffle": False}
     again = type(loader)(**changed)
-    assert {k: vars(again)[k] for k in OWN} == OWN
+    assert {k: vars(again)[k] for k in own} == own
     assert again.sampler == [3, 1, 2, 0, 9]
     assert (again.batch_size, again.drop_last, again.num_workers) == (4, True, 1)
     assert again.dataset is loader.dataset

@@ -167,7 +167,7 @@ PRIVATE_ATTRIBUTES = {
 # Torch 2.4 has it there; later ones have a public place, which is tried first.
 OF_OLDER_TORCH = {"torch.distributed._tensor.distribute_tensor"}
 # Python's, numpy's, a module of fastload, and a part of some names above.
-OTHERS = {"_Hash", "_exit", "_fields", "_replace", "_mmap", "_core", "_utils"}
+OTHERS = {"_Hash", "_asdict", "_exit", "_fields", "_replace", "_mmap", "_core", "_utils"}
 
 
 def private_names(path: Path) -> tuple[set[str], set[str]]:
