@@ -59,6 +59,27 @@ def test_rows_come_back_in_order(
     assert samples_of(tmp_path / "out") == rows()
 
 
+def test_files_may_order_their_columns_differently(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/1.csv").write_text("a,b\n" + "1,x\n" * 300)
+    (tmp_path / "in/2.csv").write_text("b,a\n" + "y,2\n" * 300)
+    for workers in (1, 2):
+        fastload.pack(tmp_path / "in", tmp_path / f"{workers}", workers=workers, shard_size=2000)
+        want = [{"a": 1, "b": "x"}] * 300 + [{"a": 2, "b": "y"}] * 300
+        assert samples_of(tmp_path / f"{workers}") == want
+    (tmp_path / "in/3.csv").write_text("b,c,a\nz,3,bad\n")
+    text = refused(tmp_path / "in", tmp_path / "out")
+    assert text.endswith("3.csv has 'c'")
+    text = refused(tmp_path / "in", tmp_path / "out", fields=["a"])
+    assert "3.csv: line 2" in text
+    assert "column 'a'" in text  # by the names of its own file
+    fastload.pack(tmp_path / "in", tmp_path / "some", fields=["b"])
+    assert [of["b"] for of in samples_of(tmp_path / "some")][-1] == "z"
+    headless = {"columns": ["b", "a"], "fields": ["b"]}  # by position
+    fastload.pack(tmp_path / "in/2.csv", tmp_path / "headless", **headless)
+    assert samples_of(tmp_path / "headless")[0] == {"b": "b"}
+
+
 def test_a_folder_and_odd_line_ends(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in/2.csv").write_bytes(b'\xef\xbb\xbfa,b\r\n1,x\r\n\r\n2,"y\r\n"\r\n')

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from packing import damaged, encoded, noise, refused, same_bytes, samples_of
 
 import fastload
@@ -104,6 +105,47 @@ def test_every_encoding_comes_back_in_order(tmp_path: Path) -> None:
     fields = {field.name: str(field) for field in fastload.open(tmp_path / "1").fields}
     assert fields["e"] == "uint8 [-1] (image)"
     assert fields["g"] == "uint32 [-1, 2]"
+
+
+def test_shards_agree_in_the_columns_that_are_read(tmp_path: Path) -> None:
+    write(tmp_path / "in", [sample(n) for n in range(ROWS)])
+    index = tmp_path / "in/index.json"
+    content = json.loads(index.read_text())
+    last = content["shards"][1]
+    last["column_encodings"][2] = "bytes"
+    index.write_text(json.dumps(content))
+    with pytest.raises(fastload.FormatError, match="'c' is str in one and is bytes in another"):
+        fastload.pack(tmp_path / "in", tmp_path / "no")
+    fastload.pack(tmp_path / "in", tmp_path / "out", fields=["a", "i"])
+    assert samples_of(tmp_path / "out") == [
+        {"a": values(n)["a"], "i": values(n)["i"]} for n in range(ROWS)
+    ]
+
+
+def test_shards_may_order_their_columns_differently(tmp_path: Path) -> None:
+    entries = []
+    (tmp_path / "in").mkdir()
+    for number, names in enumerate((["n", "t"], ["t", "n"])):
+        text = [b"ab", b"c"][number]
+        pieces = {"n": struct.pack("<q", number), "t": text}
+        content = shard([struct.pack("<I", len(text)) + b"".join(pieces[name] for name in names)])
+        (tmp_path / f"in/{number}.mds").write_bytes(content)
+        entries.append(
+            {
+                "column_names": names,
+                "column_encodings": [{"n": "int", "t": "str"}[name] for name in names],
+                "column_sizes": [{"n": 8, "t": None}[name] for name in names],
+                "compression": None,
+                "format": "mds",
+                "raw_data": {"basename": f"{number}.mds", "bytes": len(content), "hashes": {}},
+                "samples": 1,
+            }
+        )
+    (tmp_path / "in/index.json").write_text(json.dumps({"version": 2, "shards": entries}))
+    for workers in (1, 2):
+        fastload.pack(tmp_path / "in", tmp_path / f"{workers}", workers=workers, shuffle=0)
+        got = samples_of(tmp_path / f"{workers}")
+        assert sorted(got, key=lambda of: of["n"]) == [{"n": 0, "t": "ab"}, {"n": 1, "t": "c"}]
 
 
 def test_damage_ends_in_one_error_or_is_listed(tmp_path: Path) -> None:

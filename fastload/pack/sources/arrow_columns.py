@@ -244,11 +244,6 @@ def _number(name: str, kind: Any) -> tuple[str, str | None]:
         return "int64", f"timedelta64[{kind.unit}]"
     if types.is_date(kind):
         return "int64", "datetime64[D]" if types.is_date32(kind) else "datetime64[ms]"
-    if types.is_null(kind):
-        raise TypeError(
-            f"field {name!r}: Arrow's type of it is null, so that the type of its values cannot be "
-            "known; --fields (fields=) leaves it out, or write the column with a type"
-        )
     raise TypeError(
         f"field {name!r}: {kind} cannot be packed; numbers, dates, text, bytes, structs and lists "
         "of numbers can"

@@ -7,7 +7,7 @@ import io
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fastload.errors import FormatError
@@ -33,14 +33,16 @@ class CsvReader(Reader):
     """Units are blocks of whole rows.
 
     Attributes:
-        names: Of the columns.
+        names: Of the columns of the first file.
         text: How rows are written.
         types: Names and pyarrow types of the columns that are read.
+        others: The names of the columns of files that have others, or another order, by path.
     """
 
     names: tuple[str, ...]
     text: CsvText
     types: tuple[tuple[str, Any], ...] = ()
+    others: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def batches(self, unit: Unit, start: int, each: int, columns: Sequence[str]) -> Iterator[Any]:
         """Parses the whole block."""
@@ -69,7 +71,7 @@ class CsvReader(Reader):
                 pyarrow.BufferReader(content),
                 arrow_csv.ReadOptions(
                     use_threads=False,
-                    column_names=list(self.names),
+                    column_names=list(self._names(unit)),
                     block_size=len(content) + 1,
                 ),
                 arrow_csv.ParseOptions(delimiter=self.text.delimiter, newlines_in_values=True),
@@ -83,6 +85,9 @@ class CsvReader(Reader):
         except pyarrow.ArrowInvalid as error:
             raise self._failure(str(error), content, unit) from error
 
+    def _names(self, unit: Unit) -> tuple[str, ...]:
+        return self.others.get(unit.path, self.names)
+
     def _failure(self, text: str, content: bytes, unit: Unit) -> FormatError:
         """The error of pyarrow with the line that it is about."""
         found = _ROW.search(text)
@@ -91,7 +96,7 @@ class CsvReader(Reader):
         where = self.text.where(unit, content, int(found[1]) - 1)
         text = _ROW.sub("", text)
         if (number := _COLUMN.search(text)) is not None:
-            column = f"column {self.names[int(number[1])]!r}"
+            column = f"column {self._names(unit)[int(number[1])]!r}"
             if "invalid UTF8" in text:
                 return not_utf8(f"{where}: {column}", "it holds other bytes")
             text = text.replace(number[0], f"{column}: ")
@@ -164,9 +169,11 @@ def open_csv(
         for unit, content in text.blocks(file, has_names=columns is None):
             if unit.rows < 0:  # the names of the columns
                 found = _names(unit, content, text.delimiter, wanted)
-                if names and found != names:
-                    raise FormatError(f"{paths[0]} and {file} differ in their columns")
-                names, reader = found, CsvReader(found, text)
+                if not names:
+                    names, reader = found, CsvReader(found, text)
+                elif found != names:
+                    _check_same(file, found, paths[0], names, read_of(names))
+                    reader = replace(reader, others={**reader.others, file: found})
                 continue
             if types is None:
                 try:
@@ -236,6 +243,18 @@ def _names(unit: Unit, content: bytes, delimiter: str, wanted: Wanted) -> tuple[
     names = _named(names)
     _check_names(f"{unit.path}: line 1", names, wanted)
     return names
+
+
+def _check_same(
+    path: str, names: Sequence[str], first: str, first_names: Sequence[str], read: Wanted
+) -> None:
+    """Raises FormatError if one of two files lacks a column that is read; order is no matter."""
+    for name in dict.fromkeys((*first_names, *names)):
+        if read.takes(name) and not (name in names and name in first_names):
+            odd = path if name in names else first
+            raise FormatError(
+                f"{first} and {path} differ in their columns: only {odd} has {name!r}"
+            )
 
 
 def _named(names: Sequence[str]) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -51,6 +51,12 @@ class MdsDecoder(Decoder):
     encodings: tuple[str, ...]
     sizes: tuple[int | None, ...]
     wanted: Wanted = ALL
+
+    @property
+    def read(self) -> dict[str, str]:
+        """The encodings of the columns that are read, by name."""
+        pairs = zip(self.names, self.encodings, strict=True)
+        return {name: encoding for name, encoding in pairs if self.wanted.enters(name)}
 
     def decode(self, content: bytes) -> Any:
         """A dict of the columns."""
@@ -140,16 +146,14 @@ def open_mds(
     folder = inventory.path
     index = os.path.join(folder, _INDEX)
     paths, places = [], []
-    decoder = None
+    decoders: list[MdsDecoder] = []
     with open(index, "rb") as file:
         content = file.read()
     try:
         shards = json.loads(content)["shards"]
         for shard in shards:
-            found = _decoder(index, shard, wanted)
-            if decoder is not None and found != decoder:
-                raise FormatError(f"{index}: shards differ in their columns")
-            decoder = found
+            decoders.append(_decoder(index, shard, wanted))
+            _check_same(index, decoders[-1], decoders[0])
             name = shard["raw_data"]["basename"]
             if shard["compression"] or os.path.basename(name) != name:
                 raise FormatError(f"{index}: shard {name!r} is compressed, or not in the folder")
@@ -161,12 +165,17 @@ def open_mds(
         if isinstance(error, TypeError) and "is not read" in str(error):
             raise
         raise FormatError(f"{index}: damaged: {error!r}") from error
-    if decoder is None:
+    if not decoders:
         raise FormatError(f"{index}: there are no shards")
     others = set(inventory.files) - {index, *paths}
     inventory.refuse(set(map(os.path.basename, others)), f"{_INDEX} does not name it")
-    wanted.check(decoder.names, decoder.names)
-    records = FileRecords.of(paths, places, decoder, "sample")
+    first = decoders[0]
+    wanted.check(first.names, first.names)
+    pairs = zip(paths, decoders, strict=True)
+    records = replace(
+        FileRecords.of(paths, places, first, "sample"),
+        others={path: decoder for path, decoder in pairs if decoder != first},
+    )
     return open_records("mds", records, strict=strict, ragged=ragged)
 
 
@@ -183,6 +192,18 @@ def _decoder(index: str, shard: dict[str, Any], wanted: Wanted) -> MdsDecoder:
         if kind not in _NUMBERS and kind not in _PLAIN and kind != "ndarray":
             raise TypeError(f"{index}: column {name!r} is encoded as {encoding}, which is not read")
     return MdsDecoder(names, encodings, sizes, wanted)
+
+
+def _check_same(index: str, decoder: MdsDecoder, first: MdsDecoder) -> None:
+    """Raises FormatError if two shards differ in the columns that are read; order is no matter."""
+    here, there = decoder.read, first.read
+    for name in dict.fromkeys((*there, *here)):
+        if here.get(name) != there.get(name):
+            kinds = (f"is {of[name]}" if name in of else "is missing" for of in (there, here))
+            raise FormatError(
+                f"{index}: shards differ in their columns: {name!r} {' in one and '.join(kinds)} "
+                "in another; --fields (fields=) leaves it out"
+            )
 
 
 def _samples(path: str, size_bytes: int, rows: int) -> tuple[Int64Array, Int64Array]:

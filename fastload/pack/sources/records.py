@@ -96,6 +96,7 @@ class FileRecords(Records):
         decoder: Makes samples of the bytes.
         unit: What a record is called.
         encoding: As in `Records`.
+        others: The decoders of files that need another one, by path.
     """
 
     paths: tuple[str, ...]
@@ -106,6 +107,7 @@ class FileRecords(Records):
     decoder: Decoder
     unit: str = "record"
     encoding: str | None = None
+    others: Mapping[str, Decoder] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -137,10 +139,10 @@ class FileRecords(Records):
         return len(self.offsets)
 
     def read(self, row: int, files: OpenFiles) -> Any:
-        """The sample that the decoder makes."""
+        """The sample that the file's decoder makes."""
         path = self.paths[self.numbers[row]]
         content = files.read(path, int(self.offsets[row]), int(self.sizes[row]))
-        return self.decoder.decode(content)
+        return self.others.get(path, self.decoder).decode(content)
 
     def where(self, row: int) -> str:
         """File, number and offset."""
