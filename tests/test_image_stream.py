@@ -82,7 +82,13 @@ def test_small_columns_of_any_size_are_written_behind_the_images(tmp_path: Path,
     assert stored[0] == stored[1]
 
 
-@pytest.mark.parametrize("fields", [None, ["label"], ["image"]])
+def test_labels_alone_are_packed_without_opening_an_image(folder: Path, tmp_path: Path) -> None:
+    (folder / BAD).write_bytes(b"nothing")
+    report = fastload.pack(folder, tmp_path / "out", encoded=True, fields=["label"])
+    assert (report.rows, report.skipped) == (ROWS, ())
+
+
+@pytest.mark.parametrize("fields", [None, ["image"]])
 def test_a_bad_image_is_left_out_all_the_same(
     folder: Path, tmp_path: Path, fields: list[str] | None
 ) -> None:
