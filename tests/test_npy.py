@@ -160,6 +160,18 @@ def test_bytes_behind_the_data_are_ignored_as_numpy_does(tmp_path: Path) -> None
     with open(tmp_path / "x.npy", "ab") as file:
         file.write(b"\1" * 7)
     assert all_samples(tmp_path / "x.npy") == np.load(tmp_path / "x.npy").tolist()
+    report = fastload.pack(tmp_path / "x.npy", tmp_path / "out")
+    assert report.notices == (f"{tmp_path / 'x.npy'}: 7 bytes behind its array are not read",)
+
+
+def test_a_second_array_in_a_file_is_not_left_out_silently(tmp_path: Path) -> None:
+    with open(tmp_path / "x.npy", "wb") as file:
+        np.save(file, np.arange(3))
+        end = file.tell()
+        np.save(file, np.arange(4))
+    for act in (fastload.open, lambda path: fastload.pack(path, tmp_path / "out")):
+        with pytest.raises(FormatError, match=f"a second array begins at byte {end}"):
+            act(tmp_path / "x.npy")
 
 
 @pytest.mark.parametrize(

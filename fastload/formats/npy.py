@@ -76,7 +76,7 @@ def read_header(source: Readable, meaning: str | None = None) -> Header:
 
     Raises:
         FormatError: no `.npy` file, a damaged or unknown header, a dtype that is no plain number,
-            or fewer bytes than the header promises.
+            fewer bytes than the header promises, or a second array behind the first.
     """
     path, size = source.path, source.size_bytes
     start = source.read(0, len(MAGIC) + 6)
@@ -119,6 +119,11 @@ def read_header(source: Readable, meaning: str | None = None) -> Header:
         raise FormatError(
             f"{path}: truncated: shape {shape} of {dtype} needs {expected} bytes, the file has "
             f"{size}"
+        )
+    if size > expected and source.read(expected, len(MAGIC)) == MAGIC:
+        raise FormatError(
+            f"{path}: a second array begins at byte {expected}, which is not read; write each to a "
+            "file of its own, or all as one array"
         )
     return Header(dtype, fortran, shape, data_offset, meaning)
 
@@ -166,7 +171,7 @@ def read_extents(paths: Paths) -> Extents:
 
     The files of a folder are taken in natural order (1, 2, 10); hidden ones are ignored. They may
     differ in length. A sample is a bare array, field `data`. Bytes behind the data are ignored, as
-    numpy does.
+    numpy does, unless they are a second array.
 
     Raises:
         FormatError: a file is damaged, is no array of plain little-endian numbers in C order, or

@@ -5,8 +5,8 @@ from __future__ import annotations
 import bisect
 import math
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
@@ -138,7 +138,15 @@ def open_npy(
                 "all files of a dataset must agree"
             )
     rows = sum(header.shape[0] for header in headers)
-    return columns_source("npy", [NpyColumn(fields[0], rows, files, headers)], 0)
+    source = columns_source("npy", [NpyColumn(fields[0], rows, files, headers)], 0)
+    return replace(source, notices=tuple(_bytes_behind(files, headers)))
+
+
+def _bytes_behind(files: Sequence[FileSource], headers: Sequence[npy.Header]) -> Iterator[str]:
+    for file, header in zip(files, headers, strict=True):
+        end = header.data_offset + math.prod(header.shape) * header.dtype.itemsize
+        if file.size_bytes > end:
+            yield f"{file}: {file.size_bytes - end} bytes behind its array are not read"
 
 
 KIND = Kind(
