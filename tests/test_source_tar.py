@@ -28,6 +28,17 @@ def write(path: Path, members: Members, kind: int = tarfile.PAX_FORMAT) -> None:
             archive.addfile(entry, io.BytesIO(content))
 
 
+def test_data_behind_the_end_mark_is_not_left_out_silently(tmp_path: Path) -> None:
+    write(tmp_path / "a.tar", [("0.txt", b"a")])
+    content = (tmp_path / "a.tar").read_bytes()
+    for behind in (content, b"x", bytes(3 << 20) + b"x"):
+        (tmp_path / "b.tar").write_bytes(content + behind)
+        assert "data behind its end mark" in refused(tmp_path / "b.tar", tmp_path / "no")
+    (tmp_path / "b.tar").write_bytes(content + bytes(1000))
+    fastload.pack(tmp_path / "b.tar", tmp_path / "out")
+    assert samples_of(tmp_path / "out") == [{"key": "0", "txt": "a"}]
+
+
 def npy(array: np.ndarray) -> bytes:
     file = io.BytesIO()
     np.save(file, array)

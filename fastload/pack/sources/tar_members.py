@@ -14,6 +14,7 @@ KEY = "key"
 """The field with what the members of a sample have in common in their names."""
 
 _BLOCK = 512
+_PIECE_BYTES = 1 << 20
 _MOST_LINKS = 40  # one behind the other, as Linux has it
 
 Place = tuple[int, int]
@@ -153,12 +154,22 @@ class _Links:
 
 
 def _check_end(path: str, end: int) -> None:
-    """The module takes a damaged header, and the end of the file, for the archive's end."""
+    """Raises FormatError unless the archive ends in its end mark, and nothing is behind it.
+
+    The module takes a damaged header, and the end of the file, for the archive's end.
+    """
     with open(path, "rb") as file:
         for offset in (end - _BLOCK, end):  # it has read the first block of the mark, or has not
             file.seek(max(offset, 0))
             block = file.read(_BLOCK)
             if len(block) == _BLOCK and not any(block):
-                return
-    what = "truncated: there is no end mark" if len(block) < _BLOCK else "a damaged header"
-    raise FormatError(f"{path}: {what} at byte {end}")
+                break
+        else:
+            what = "truncated: there is no end mark" if len(block) < _BLOCK else "a damaged header"
+            raise FormatError(f"{path}: {what} at byte {end}")
+        while block := file.read(_PIECE_BYTES):
+            if block.count(0) < len(block):
+                raise FormatError(
+                    f"{path}: there is data behind its end mark at byte {end}, as in archives that "
+                    "were joined by cat; take these one by one, or join them by tar --concatenate"
+                )
