@@ -26,6 +26,14 @@ def write_file(of: pa.Table, path: Path, rows: int, **options: Any) -> None:
         writer.write_table(of, max_chunksize=rows)
 
 
+def test_streams_that_were_joined_are_refused(tmp_path: Path) -> None:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, pa.schema({"x": pa.int64()})) as writer:
+        writer.write_batch(pa.record_batch({"x": [1]}))
+    (tmp_path / "a.arrow").write_bytes(sink.getvalue().to_pybytes() * 2)
+    assert "but there is data behind it" in refused(tmp_path / "a.arrow", tmp_path / "no")
+
+
 @pytest.mark.parametrize("kind", ["file", "lz4", "stream", "feather"])
 def test_every_type_comes_back_in_order(tmp_path: Path, kind: str) -> None:
     of = table()

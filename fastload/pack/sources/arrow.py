@@ -143,7 +143,12 @@ def _units(pyarrow: Any, path: str, wanted: Wanted) -> tuple[Any, list[Unit]]:
         plain = _without_dictionaries(pyarrow, schema, read)
         has_dictionaries = any(map(_has_dictionary, plain.types))
         while (offset := file.tell()) < source.size_bytes - 8:
-            message = pyarrow.ipc.read_message(file)
+            try:
+                message = pyarrow.ipc.read_message(file)
+            except EOFError as error:
+                raise FormatError(
+                    f"{path}: the stream ends at byte {offset}, but there is data behind it"
+                ) from error
             if message.type == "dictionary" and not has_dictionaries:
                 continue
             if message.type != "record batch":
