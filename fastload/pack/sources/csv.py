@@ -157,7 +157,7 @@ def open_csv(
         encoding,
         is_checked=encoding is None and wanted.names is None,
     )
-    given = dict(dtypes or {})
+    given = {name: of for name, of in (dtypes or {}).items() if name not in partitions.names}
     names = _named(columns or ())
     if columns is not None:
         _check_names("columns", names, wanted)

@@ -139,6 +139,8 @@ def _values(folder: str) -> dict[str, str | None]:
                 name, value = (unquote(text, errors="strict") for text in (name, value))
             except UnicodeDecodeError as error:
                 raise FormatError(f"{folder}: its name is not UTF-8: {error}") from error
+            if name in found:
+                raise FormatError(f"{folder}: the names of folders give {name!r} two values")
             found[name] = None if value == _NULL else value
     return found
 
