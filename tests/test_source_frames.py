@@ -56,6 +56,9 @@ def test_frames_of_pandas(tmp_path: Path) -> None:
     assert [(row["t"], row["c"], row["7"]) for row in rows[:2]] == [("a", "u", 1), ("b", "v", 0)]
     assert notices == ()
     assert list(packed(frame[1:], out)[0][0]) == list(rows[0])  # the index still counts rows
+    assert "index of the DataFrame is left out" in packed(frame[1:], out)[2][0]
+    assert packed(frame[:2], out)[2] == ()
+    assert "index of the Series is left out" in packed(frame["n"][::2], out)[2][0]
     rows, _, notices = packed(frame.set_index("t"), out)
     assert [row["t"] for row in rows] == ["a", "b", "c"]
     assert "'t'" in notices[0]
@@ -81,6 +84,7 @@ def test_what_a_frame_holds_is_refused_by_column(tmp_path: Path) -> None:
     for values, message in (
         ([1, "a"], "column 'x' (object)"),
         ([1j, 2], "column 'x' (complex128)"),
+        ([2**70, 1], "column 'x' (object)"),
         (pd.period_range("2024", periods=2, freq="D"), "column 'x' (period[D])"),
         (["a", None], "sample 1: field 'x'"),
         (pd.array([1, None], "Int64"), "sample 1: field 'x'"),
@@ -88,6 +92,8 @@ def test_what_a_frame_holds_is_refused_by_column(tmp_path: Path) -> None:
         frame = pd.DataFrame({"x": values, "y": [1, 2]})
         assert message in refused(frame, tmp_path / "no")
         assert packed(frame, tmp_path / "out", fields=["y"])[0] == [{"y": 1}, {"y": 2}]
+    clash = pd.DataFrame({"x": [1]}, index=pd.Index([5], name="x"))
+    assert "the index of the DataFrame: cannot insert x" in refused(clash, tmp_path / "no")
     assert "no columns" in refused(pd.DataFrame(), tmp_path / "no")
     assert "there is no field 'z'; the fields are x" in refused(
         pd.DataFrame({"x": [1]}), tmp_path / "no", fields=["z"]

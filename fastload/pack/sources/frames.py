@@ -167,18 +167,27 @@ def _of_pandas(source: Any, is_bare: bool, wanted: Wanted) -> tuple[Any, list[st
     pyarrow = library("pyarrow", "parquet")
     index = source.index
     counts = type(index).__name__ == "RangeIndex" and index.name is None
+    is_plain = counts and (index.start, index.step) == (0, 1)
+    notices = []
+    if not is_plain and (is_bare or counts):
+        what = "Series" if is_bare else "DataFrame"
+        notices.append(f"the index of the {what} is left out; reset_index() makes a column of it")
     if is_bare:
-        notice = "the index of the Series is left out; Series.reset_index() makes a column of it"
-        return pyarrow.table({BARE_NAME: _array(source, "Series")}), [] if counts else [notice]
+        return pyarrow.table({BARE_NAME: _array(source, "Series")}), notices
     before = source.shape[1]
     if not counts:
-        source = source.reset_index()
+        try:
+            source = source.reset_index()
+        except ValueError as error:
+            raise ValueError(
+                f"the index of the DataFrame: {error}; rename it (rename_axis), or "
+                "reset_index(drop=True) leaves it out"
+            ) from error
     names = [str(name) for name in source.columns]
     wanted.check(names, names)
     taken = [number for number, name in enumerate(names) if wanted.enters(name)]
     arrays = [_array(source.iloc[:, number], f"column {names[number]!r}") for number in taken]
     levels = ", ".join(repr(name) for name in names[: len(names) - before] if wanted.enters(name))
-    notices = []
     if levels:
         notices.append(
             f"the index of the DataFrame is packed as {levels}; reset_index(drop=True) or --fields "
@@ -196,5 +205,5 @@ def _array(series: Any, where: str) -> Any:
         if isinstance(series.dtype, np.dtype) and series.dtype.kind in "fiub":
             return pyarrow.array(np.ascontiguousarray(series.to_numpy()))
         return pyarrow.array(series, from_pandas=True)
-    except (pyarrow.ArrowException, TypeError, ValueError) as error:
+    except (pyarrow.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise TypeError(f"{where} ({series.dtype}) cannot be packed: {error}") from error
