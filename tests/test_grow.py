@@ -15,6 +15,7 @@ from packing import column, content, encoded, noise, put, same_bytes
 
 import fastload
 from fastload import FormatError
+from fastload.cli import main
 from fastload.formats import packed
 
 
@@ -162,6 +163,19 @@ def test_splits_grow_at_the_end(tmp_path: Path) -> None:
 
 
 # --- Add a column -----------------------------------------------------------------------------
+
+
+def test_bad_records_of_the_pack_are_not_reported_again_when_fields_are_added(
+    tmp_path: Path,
+) -> None:
+    for number in range(3):
+        put(tmp_path / f"in/cat/{number}.png", encoded(noise(4, 5, number), "PNG"))
+    put(tmp_path / "in/cat/bad.png", b"broken")
+    out = tmp_path / "out"
+    assert len(fastload.pack(tmp_path / "in", out).skipped) == 1
+    np.save(tmp_path / "mask.npy", np.arange(3))
+    assert main(["add-column", str(out), str(tmp_path / "mask.npy")]) == 0
+    assert [skipped.path for skipped in packed.read_manifest(out).skipped] == ["cat/bad.png"]
 
 
 def test_added_fields_are_groups_of_their_own(tmp_path: Path) -> None:

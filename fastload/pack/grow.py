@@ -189,7 +189,8 @@ def add_column(
         run = _Run("add-column", folder, manifest, resume, {"name": name}, opened, shard_size)
         if run.is_done():
             folder.finish()
-            return report_on(folder.path, manifest, [COMPLETE], opened)
+            report = report_on(folder.path, manifest, [COMPLETE], opened)
+            return replace(report, skipped=())
         renamed, structure = _with_members(manifest, opened, name, source, folder.path)
         check_fields([*manifest.fields, *renamed.fields])
         group = _group_name(renamed.fields[0].name, manifest, folder)
@@ -205,8 +206,8 @@ def add_column(
             leftovers=merged_leftovers([*manifest.leftovers, *opened.leftovers]),
             missing=manifest.missing + outcomes[0].missing,
         )
-        report, own = run.commit(grown, opened.rows), asdict(outcomes[0].missing)
-        return replace(report, notices=tuple(notices_of(opened)), **own)
+        own = {"skipped": (), **asdict(outcomes[0].missing)}  # the manifest's are of earlier runs
+        return replace(run.commit(grown, opened.rows), notices=tuple(notices_of(opened)), **own)
 
 
 @dataclass(frozen=True)
