@@ -204,9 +204,11 @@ def _about_sizes(facts: dict[str, Any]) -> Iterator[str]:
 
 def _life(facts: dict[str, Any]) -> Iterator[str]:
     """What has become of a dataset since it was packed, and its parts."""
-    missing = facts.get("missing", {"dropped": {}, "filled": {}})
+    missing = facts.get("missing", {"dropped_rows": 0, "dropped": {}, "filled": {}})
+    if missing["dropped"]:
+        yield f"left out {count(missing['dropped_rows'], 'row')} with missing values:"
     for name, rows in missing["dropped"].items():
-        yield f"left out {count(rows, 'row')} in which {name} was missing"
+        yield f"  {name} is missing in {count(rows, 'row')}"
     for name, rows in missing["filled"].items():
         yield f"filled in missing values of {name} in {count(rows, 'row')}"
     for name, (start, stop) in facts.get("splits", {}).items():
