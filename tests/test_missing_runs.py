@@ -48,7 +48,7 @@ def test_dropped_samples_leave_no_holes_whoever_writes(tmp_path: Path, lines: Pa
     xs, ys_ = (sum(n % k == 3 and n != 50 for n in range(300)) for k in (7, 10))
     assert report.dropped == {"x": xs, "y": ys_}
     assert report.dropped_rows == 299 - len(WHOLE)
-    assert [skipped.reason[:7] for skipped in report.skipped] == ["no JSON"]
+    assert [skipped.reason[:8] for skipped in report.skipped] == ["not JSON"]
     rows = read_manifest(tmp_path / "a").groups[0].rows
     assert set(rows[:-1]) == {64}
     fastload.pack(lines, tmp_path / "b", workers=3, **options)
@@ -139,7 +139,7 @@ def test_the_command_line(tmp_path: Path, lines: Path, capsys: pytest.CaptureFix
     assert "filled in missing values of x in 2 rows" in capsys.readouterr().err
     assert main(["info", out]) == 0
     shown = capsys.readouterr().out
-    assert "left out 2 rows in which x was missing" in shown
+    assert "left out 3 rows with missing values:\n  x is missing in 2 rows" in shown
     assert main(["info", out, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["missing"]["dropped_rows"] == 3
     argv = ["pack", str(tmp_path / "v.csv"), out, "--missing", "nan", "--overwrite"]

@@ -244,7 +244,7 @@ def test_what_cannot_be_decoded_is_left_out(tmp_path: Path) -> None:
             "in.beton: sample 6",
         ]
         assert report.skipped[0].reason.startswith(f"field 'image' at byte {start}: not an image")
-        assert report.skipped[1].reason.startswith(f"field 'meta' at byte {meta}: no JSON")
+        assert report.skipped[1].reason.startswith(f"field 'meta' at byte {meta}: not JSON")
     damaged(path, tmp_path / "no", "in.beton: sample 4: field 'image'", strict=True)
 
 

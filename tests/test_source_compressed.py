@@ -207,7 +207,7 @@ def test_records_are_named_by_their_place_in_the_text(tmp_path: Path) -> None:
     }
     assert {skipped.path for skipped in report.skipped} == places
     assert len(samples_of(out)) == 298
-    damaged(path, tmp_path / "no", "line 71, at byte 630 of its text: no JSON", strict=True)
+    damaged(path, tmp_path / "no", "line 71, at byte 630 of its text: not JSON", strict=True)
     path = tmp_path / f"a.csv{ending}"
     path.write_bytes(PACK[ending](b"x\n" + b"1\n" * 600 + b"1,2\n"))
     damaged(path, tmp_path / "no", f"{path.name}: line 602, at byte 1202 of its text: ")

@@ -133,7 +133,9 @@ def test_lines_that_are_no_json_are_listed_or_stop(tmp_path: Path) -> None:
     assert "the key 'x' appears twice" in report.skipped[1].reason
     want = [{"x": n} for n in range(200) if n not in (0, 70, 71, 199)]
     assert samples_of(tmp_path / "out") == want
-    damaged(tmp_path / "a.jsonl", tmp_path / "no", "line 1, at byte 0: no JSON", strict=True)
+    damaged(
+        tmp_path / "a.jsonl", tmp_path / "no", "line 1, at byte 0: not JSON: Expecting", strict=True
+    )
     (tmp_path / "a.jsonl").write_text("x\ny\n")
     damaged(tmp_path / "a.jsonl", tmp_path / "no", "none of 2 jsonl records", "line 1")
     (tmp_path / "a.jsonl").write_text("\n\n")

@@ -28,7 +28,7 @@ def parse_json(content: bytes, wanted: Wanted = ALL, name: str = "") -> Any:
         name: Of the value, if it is a member of a larger sample.
 
     Raises:
-        BadRecordError: it is no JSON.
+        BadRecordError: it is not JSON.
         ValueError, TypeError: a list is none of numbers of one kind and shape, or a number is none
             that float64 holds.
         KeyError: a wanted field is not there.
@@ -38,7 +38,10 @@ def parse_json(content: bytes, wanted: Wanted = ALL, name: str = "") -> Any:
         text = content.decode("utf-8-sig")
         value = json.loads(text, object_pairs_hook=_unique, parse_float=parse)
     except (ValueError, RecursionError) as error:
-        raise BadRecordError(f"no JSON: {error}") from error
+        what = str(error)
+        if isinstance(error, json.JSONDecodeError):  # its line would be that in this text
+            what = f"{error.msg} (character {error.pos})"
+        raise BadRecordError(f"not JSON: {what}") from error
     return _with_arrays(wanted.prune(value, name), name or "data")
 
 
@@ -58,7 +61,7 @@ def _with_arrays(value: Any, name: str) -> Any:
     if isinstance(value, dict):
         return {key: _with_arrays(member, key) for key, member in value.items()}
     if value is _REPEATED:
-        raise BadRecordError(f"no JSON: the key {name!r} appears twice")
+        raise BadRecordError(f"not JSON: the key {name!r} appears twice")
     if isinstance(value, ChangedNumber):
         raise ValueError(f"field {name!r}: {value.text} {value.reason}")
     if not isinstance(value, list):
