@@ -233,7 +233,8 @@ def _as_int(index: Any) -> int:
         return operator.index(index)
     except TypeError:
         kind = type(index).__name__
-        raise TypeError(f"an index must be an integer, not {index!r} of type {kind}") from None
+        what = "an index must be an integer, a slice, or a list or array of integers or booleans"
+        raise TypeError(f"{what}, not {index!r} of type {kind}") from None
 
 
 class FileDataset(Dataset):

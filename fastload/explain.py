@@ -71,11 +71,12 @@ def _warn_of_strides(extents: Extents, said: set[str]) -> None:
                 continue
             said.add("strides")
             size, rows = column.row_bytes, int(group.shard_rows[shard])
+            copy = f"{rows * size / _MB:,.1f} MB" if rows * size >= _MB / 10 else "less than 0.1 MB"
             warn(
                 f"field {column.field.name!r} is not contiguous in memory: each sample is gathered "
                 f"in {pieces:,} pieces of {size // pieces:,} bytes. As one piece of {size:,} bytes "
                 "it loads several times as fast: after .contiguous(), or np.ascontiguousarray for "
-                f"an array, which makes a copy of {rows * size / _MB:,.1f} MB"
+                f"an array, which makes a copy of {copy}"
             )
 
 

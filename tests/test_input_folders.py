@@ -107,6 +107,10 @@ def test_environments_and_mds_folders_in_subfolders_are_named(tmp_path: Path) ->
     assert f"2 files of such names lie in {tmp_path}/in/a, {tmp_path}/in/b; pack one" in text
     report = fastload.pack(tmp_path / "in/a", tmp_path / "out", strict=True)
     assert (report.rows, report.leftovers) == (1, ())
+    put(tmp_path / "in/data.mdb", (tmp_path / "in/a/data.mdb").read_bytes())
+    (tmp_path / "in/b/data.mdb").unlink()
+    text = refused(tmp_path / "in", tmp_path / "no")
+    assert f"but 1 file of such a name lies in {tmp_path}/in/a; pack one" in text
 
 
 def test_links_to_the_root_and_above_it_mix_no_classes(tmp_path: Path) -> None:

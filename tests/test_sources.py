@@ -121,7 +121,7 @@ def test_options_that_nobody_knows(tmp_path: Path) -> None:
     text = refused(tmp_path / "x.bin", tmp_path / "out", kind="paper")
     assert all(kind.name in text for kind in KINDS)
     options = {"dtype": "uint8", "shape": (), "resize": 3}
-    assert "resize has no meaning for raw" in refused(
+    assert "resize has no meaning for raw; it is an option of " in refused(
         tmp_path / "x.bin", tmp_path / "out", **options
     )
 

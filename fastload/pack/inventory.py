@@ -215,9 +215,12 @@ class Inventory:
         if not names.nested and (inner := [of.path for of in found if "/" in of.path]):
             where = sorted({os.path.dirname(path) for path in inner})
             shown = ", ".join(map(self.absolute, where[:_SHOWN]))
+            files = "1 file of such a name lies"
+            if len(inner) > 1:
+                files = f"{len(inner)} files of such names lie"
             raise FormatError(
-                f"{self.path}: {kind} does not read subfolders, but {len(inner)} files of such "
-                f"names lie in {shown}; pack one of these, or leave them out by --ignore (ignore=)"
+                f"{self.path}: {kind} does not read subfolders, but {files} in {shown}; pack one "
+                "of these, or leave them out by --ignore (ignore=)"
             )
         self.chosen = [entry.path for entry in found]
 

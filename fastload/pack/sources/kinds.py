@@ -144,7 +144,9 @@ def _check_options(kind: str, given: dict[str, Any], used: tuple[Option, ...]) -
         given.pop("dtypes", None)
     for name in given:
         if name != "strict" and name not in [option.name for option in used]:
-            raise ValueError(f"{name} has no meaning for {kind}")
+            users = [of.name for of in KINDS if name in [option.name for option in of.options]]
+            hint = f"; it is an option of {', '.join(users)}" if users else ""
+            raise ValueError(f"{name} has no meaning for {kind}{hint}")
 
 
 def _is_dataset_name(source: AnyPath) -> bool:
