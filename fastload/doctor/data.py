@@ -175,7 +175,11 @@ def show(report: dict[str, Any]) -> None:
         speed = report[f"{name}_bytes_per_s"]
         console.print(f"  {name}: {f'no {name} file' if speed is None else _rate(speed)}")
     others = report["load"]["others"]
-    busy = "how busy it was is not known" if others is None else f"others used {others:.0%} of them"
+    busy = (
+        "too quick to measure how busy they were"
+        if others is None
+        else f"others used {others:.0%} of them"
+    )
     quota = "no quota" if facts["quota_cores"] is None else f"quota {facts['quota_cores']:g}"
     lock = facts["memlock_bytes"]
     console.print(

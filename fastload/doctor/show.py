@@ -115,7 +115,8 @@ def _timeline(rank: dict[str, Any]) -> str:
         axes.set_yticks(range(len(phases)), [_NAMES[phase] for phase in phases])
         axes.invert_yaxis()
         axes.set_xlabel("ms since the first step of the phase")
-        axes.legend(*_first_of_each(axes), fontsize="small", ncols=2, loc="lower right")
+        above = {"loc": "lower right", "bbox_to_anchor": (1, 1), "frameon": False}
+        axes.legend(*_first_of_each(axes), fontsize="small", ncols=2, **above)
 
     return charts.chart(draw, f"Timeline of rank {rank['rank']}", height=0.9 + 0.5 * len(phases))
 
