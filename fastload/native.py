@@ -169,7 +169,9 @@ def _why_not_plain(tensor: Any, error: Exception) -> str:
         return "has no first axis"
     if tensor.is_quantized:
         return "is quantized; native data are plain numbers"
-    if tensor.is_nested or tensor.layout is not torch.strided:
+    if tensor.is_nested:
+        return "is a nested tensor; native data are dense"
+    if tensor.layout is not torch.strided:
         return f"has the layout {tensor.layout}; native data are dense"
     if tensor.device.type != "cpu":
         return f"is on the device {tensor.device}; native data are in the memory of the CPU"

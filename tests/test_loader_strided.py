@@ -107,6 +107,14 @@ def test_images_are_transformed_as_if_they_were_contiguous(kind: str, steps: lis
     assert all(map(torch.equal, got, want))
 
 
+@pytest.mark.parametrize("shape", [(0,), (2, 0), (0, 3)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_samples_without_numbers_may_lie_anywhere(kind: str, shape: tuple[int, ...]) -> None:
+    dataset = ArrayDataset({"x": laid_out(kind, shape), "y": np.arange(ROWS)[::-1]})
+    assert_as_torch(dataset)
+    assert dataset.column("x").shape == (ROWS, *shape)
+
+
 def test_a_large_batch_is_gathered_in_pieces() -> None:
     x = np.arange(60 * 30_000, dtype="f4").reshape(60, -1).T
     [batch] = FastLoader(ArrayDataset({"x": x}), len(x), shuffle=True, seed=0, num_workers=2)

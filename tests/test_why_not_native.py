@@ -157,7 +157,7 @@ REASONS: dict[str, tuple[Any, str]] = {
     ),
     "device": (lambda: TensorDataset(torch.zeros(3, device="meta")), "is on the device meta"),
     "sparse": (lambda: TensorDataset(torch.eye(3).to_sparse()), r"the layout torch\.sparse_coo"),
-    "nested": (nested, "has the layout"),
+    "nested": (nested, "is a nested tensor; native data are dense"),
     "quantized": (lambda: TensorDataset(quantized()), "is quantized"),
     "conjugate": (
         lambda: TensorDataset(torch.zeros(3, dtype=torch.complex64).conj()),

@@ -87,7 +87,8 @@ def read_extents(array: npt.NDArray[Any], name: str, dtype: str | None = None) -
     rows = len(array)
     address = array.__array_interface__["data"][0]
     if rows_are_blocks(array.shape, array.strides, array.itemsize):
-        stride = array.strides[0] if rows > 1 else field.row_bytes
+        # The stride of a single row, or of rows without bytes, may be any number.
+        stride = array.strides[0] if rows > 1 and field.row_bytes else field.row_bytes
         size = (rows - 1) * stride + field.row_bytes if rows else 0
         column = Column(field, stride, (MemorySource(array, address, size),), np.zeros(1, np.int64))
     else:
