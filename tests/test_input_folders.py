@@ -96,6 +96,25 @@ def test_a_packed_dataset_beside_other_files_is_left_over(tmp_path: Path) -> Non
     assert left.paths == ("out/fastload.json", "out/shard-000000.safetensors")
     text = refused(tmp_path / "in", tmp_path / "no", kind="safetensors")
     assert f"holds packed datasets: {tmp_path}/in/out" in text
+    report = fastload.pack(tmp_path / "in", tmp_path / "strict", strict=True, ignore="out")
+    assert [(of.reason, of.count) for of in report.leftovers] == [("named by --ignore", 2)]
+    shard = tmp_path / "in/out/shard-000000.safetensors"
+    (tmp_path / "in/own.safetensors").write_bytes(shard.read_bytes())
+    options = {"kind": "safetensors", "ignore": "out"}
+    assert fastload.pack(tmp_path / "in", tmp_path / "own", **options).rows == 3
+
+
+def test_folders_of_nothing_and_empty_paths_say_so(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    assert f"{folder}: there are no files in this folder" in refused(folder, tmp_path / "no")
+    (folder / "x.csv").write_text("a\n1\n")
+    (folder / ".x.csv").write_text("a\n1\n")
+    text = refused(folder, tmp_path / "no", ignore="*")
+    assert "no files but 1 hidden, or a file of the operating system, 1 named by --ignore" in text
+    for act in (lambda: fastload.pack("", tmp_path / "no"), lambda: fastload.pack([1], "")):
+        with pytest.raises(ValueError, match="the path is empty"):
+            act()
 
 
 def test_environments_and_mds_folders_in_subfolders_are_named(tmp_path: Path) -> None:

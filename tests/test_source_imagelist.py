@@ -45,6 +45,18 @@ def test_images_come_in_the_order_of_the_table(folder: Path, tmp_path: Path) -> 
     assert column(tmp_path / "small", "image").shape == (1, 4, 4, 3)
 
 
+def test_what_is_left_out_of_the_table_is_told(folder: Path, tmp_path: Path) -> None:
+    labels = tmp_path / "l.csv"
+    labels.write_text("id,breed,age,name\ni4,3,1,x\ni0,4,2,y\n")
+    report = fastload.pack(folder, tmp_path / "out", labels=labels, ignore="i4.*", fields=["label"])
+    assert column(tmp_path / "out", "label").tolist() == [4]
+    assert f"{labels}: columns that are not read: 'age', 'name'" in report.notices
+    assert Leftover("named by --ignore", 1, ("i4.png",)) in report.leftovers
+    labels.write_text("i4,3,1\n")
+    report = fastload.pack(folder, tmp_path / "bare", labels=labels)
+    assert f"{labels}: columns that are not read: the 3." in report.notices
+
+
 def test_missing_and_bad_images_are_listed_or_stop(folder: Path, tmp_path: Path) -> None:
     labels = tmp_path / "l.csv"
     labels.write_text("id,y\ni0,1\nsub/gone,2\ni1,3\ni2,4\n")

@@ -34,9 +34,11 @@ def absolute(path: AnyPath) -> str:
     """The path as str, made absolute but otherwise as given: `..` may follow a symlink.
 
     Raises:
-        ValueError: a remote path, such as "s3://bucket/key".
+        ValueError: a remote path, such as "s3://bucket/key", or an empty one.
     """
     text = os.fsdecode(path)
+    if not text:
+        raise ValueError("the path is empty; '.' is the current folder")
     if (remote := _URL.match(text)) and not os.path.lexists(text):
         if remote[1].lower() == "file":
             raise ValueError(f"{text}: is a URL; give the path alone")

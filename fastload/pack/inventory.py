@@ -120,17 +120,20 @@ class Inventory:
             file_source(path)
             return
         entries = list(walk(path))
-        self._packed_folders = sorted({folder for of in entries if (folder := packed_folder(of))})
-        within = tuple(f"{folder}/" for folder in self._packed_folders)
+        within = tuple({f"{folder}/" for of in entries if (folder := packed_folder(of))})
         for entry in entries:
-            if within and entry.path.startswith(within):
-                self._packed.append(entry)
-            elif entry.hidden:
+            if entry.hidden:
                 self._hidden.append(entry)
             elif self._ignored(entry.path):
                 self._excluded.append(entry)
+            elif within and entry.path.startswith(within):
+                self._packed.append(entry)
             else:
                 self._entries.append(entry)
+        kept = {of.path for of in self._packed}
+        self._packed_folders = [
+            folder for of in entries if of.path in kept and (folder := packed_folder(of))
+        ]
 
     # --- What is there ------------------------------------------------------------------------
 
@@ -155,6 +158,11 @@ class Inventory:
     def paths(self) -> frozenset[str]:
         """The paths of all visible entries below the folder."""
         return frozenset(entry.path for entry in self._entries)
+
+    @functools.cached_property
+    def ignored(self) -> frozenset[str]:
+        """The paths of the visible entries that `ignore` names."""
+        return frozenset(entry.path for entry in self._excluded)
 
     @functools.cached_property
     def broken(self) -> list[str]:

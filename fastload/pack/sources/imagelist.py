@@ -135,27 +135,30 @@ def open_imagelist(
     inventory.need_folder()
     root, table = inventory.path, file_source(labels).path
     here = set(inventory.chosen)
+    known = inventory.paths | inventory.ignored
     stems: dict[str, str] = {}
-    for name in sorted(here):
+    for name in sorted(here | inventory.ignored, key=lambda name: (name not in here, name)):
         stems.setdefault(os.path.splitext(name)[0], name)
 
     def is_image(text: str) -> bool:
         name = os.path.normpath(text)
-        return text.lower().endswith(images.SUFFIXES) or name in inventory.paths or name in stems
+        return text.lower().endswith(images.SUFFIXES) or name in known or name in stems
 
-    names, texts, lines = _read_table(table, label_column, is_image)
+    names, texts, lines, unread = _read_table(table, label_column, is_image)
+    names = list(map(os.path.normpath, names))
+    found = [name if name in known else stems.get(name, name) for name in names]
+    kept = [row for row, name in enumerate(found) if name not in inventory.ignored]
+    found, texts, lines = [found[row] for row in kept], [texts[row] for row in kept], lines[kept]
     try:
         values, classes = _values(texts)
     except OverflowError as error:
         raise FormatError(f"{table}: a label exceeds int64") from error
     except ValueError as error:
         raise FormatError(f"{table}: {error}") from None
-    names = list(map(os.path.normpath, names))
-    found = tuple(name if name in inventory.paths else stems.get(name, name) for name in names)
     inventory.not_read(sorted(here - set(found)), "an image without a label")
     inventory.also_read([os.path.relpath(table, root), *found])
     records = LabelledImages(
-        root, found, values, table, lines, size, encoded, wanted.takes("image")
+        root, tuple(found), values, table, lines, size, encoded, wanted.takes("image")
     )
     if label_column is not None:
         shaping["label_column"] = label_column
@@ -168,20 +171,25 @@ def open_imagelist(
         classes={"label": classes} if classes else {},
         shaping=shaping,
     )
-    return replace(opened, guessed=() if classes else ("label",))
+    notices = [f"{table}: columns that are not read: {', '.join(unread)}"] if unread else []
+    return replace(opened, notices=tuple(notices), guessed=() if classes else ("label",))
 
 
 def _read_table(
     path: str, column: str | None, is_image: Callable[[str], bool]
-) -> tuple[list[str], list[str], Int64Array]:
-    """Names, labels and the lines where they stand."""
+) -> tuple[list[str], list[str], Int64Array, list[str]]:
+    """Names, labels, the lines where they stand, and the columns that are not read."""
     names, labels, lines = [], [], []
+    unread: list[str] = []
     for number, (line, row) in enumerate(_rows(path)):
         if number == 0:
             if len(row) < 2:
                 raise FormatError(f"{path}: line 1: two columns are needed: files and labels")
             width, place = len(row), _label_place(path, row, column, is_image(row[0]))
-            if not is_image(row[0]):
+            has_names = not is_image(row[0])
+            others = [n for n in range(1, width) if n != place]
+            unread = [repr(row[n]) if has_names else f"the {n + 1}." for n in others]
+            if has_names:
                 continue
         if len(row) != width:
             raise FormatError(f"{path}: line {line}: {len(row)} values in {width} columns")
@@ -190,7 +198,7 @@ def _read_table(
         lines.append(line)
         if os.path.isabs(row[0]) or ".." in row[0].split("/"):
             raise FormatError(f"{path}: line {line}: a path {row[0]!r}")
-    return names, labels, np.array(lines, np.int64)
+    return names, labels, np.array(lines, np.int64), unread
 
 
 def _rows(path: str) -> Iterator[tuple[int, list[str]]]:

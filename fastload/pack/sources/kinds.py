@@ -204,6 +204,10 @@ def _kind_of_folder(inventory: Inventory) -> tuple[Kind, str]:
             f"({', '.join(endings[:_MOST_ENDINGS])}), and there are no class folders of images in "
             "it; docs/pack.md lists what can be packed"
         )
+    if not found and not inventory.folders:
+        left = ", ".join(f"{of.count} {of.reason}" for of in inventory.leftovers())
+        what = f"no files but {left}" if left else "no files"
+        raise FileNotFoundError(f"{inventory.path}: there are {what} in this folder")
     if not found:
         return imagefolder.KIND, "no other kind reads files of such names in a folder"
     shown = []
