@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from lacking_inputs import NAN, Samples, packed, plain
-from packing import encoded, noise, put
+from packing import encoded, noise, put, refused, samples_of
 
 import fastload
 from fastload.formats.packed import read_manifest
@@ -179,6 +179,13 @@ def test_a_field_without_a_value_needs_a_dtype(tmp_path: Path) -> None:
         options: dict[str, Any] = {"missing": "zero", "dtypes": {"v": "float64"}}
         assert packed(data, tmp_path / "out", **options) == [{"v": 0, "y": 1}, {"v": 0, "y": 2}]
         assert packed(data, tmp_path / "out", fields=["y"]) == [{"y": 1}, {"y": 2}]
+
+
+def test_not_a_time_without_a_unit_is_missing(tmp_path: Path) -> None:
+    times = [{"t": np.datetime64("NaT")}, {"t": np.datetime64("2024-01-01")}]
+    assert "the value is missing" in refused(times, tmp_path / "no")
+    fastload.pack(times, tmp_path / "out", missing="drop")
+    assert samples_of(tmp_path / "out") == [{"t": 19723}]
 
 
 @pytest.mark.parametrize("unit", ["D", "s", "ns"])

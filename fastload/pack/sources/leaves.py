@@ -50,6 +50,8 @@ class Leaf:
         return self.logical or f"{self.dtype or 'empty'} {list(self.shape)}"
 
 
+_TIMES = (np.datetime64, np.timedelta64)
+
 MISSING = Leaf(b"", LEFT_OPEN)
 """A leaf of which nothing is there."""
 
@@ -61,7 +63,8 @@ def is_missing(value: Any) -> bool:
         >>> is_missing(None), is_missing(np.ma.masked), is_missing(float("nan"))
         (True, True, False)
     """
-    return value is MISSING or _is_none(type(value))
+    kind = type(value)
+    return value is MISSING or _is_none(kind) or (kind in _TIMES and _is_bare_nat(value))
 
 
 def has_missing(value: Any) -> bool:
@@ -71,6 +74,11 @@ def has_missing(value: Any) -> bool:
     if isinstance(value, np.ma.MaskedArray):
         return bool(np.ma.getmaskarray(value).any())
     return is_missing(value)
+
+
+def _is_bare_nat(value: Any) -> bool:
+    """Whether a time is NaT without a unit, `np.datetime64("NaT")`; others tell their dtype."""
+    return bool(np.isnat(value)) and np.datetime_data(value.dtype)[0] == "generic"
 
 
 def _is_none(kind: type) -> bool:
