@@ -104,6 +104,18 @@ def test_a_packed_dataset_beside_other_files_is_left_over(tmp_path: Path) -> Non
     assert fastload.pack(tmp_path / "in", tmp_path / "own", **options).rows == 3
 
 
+def test_a_pattern_of_ignore_that_names_nothing_is_told(tmp_path: Path) -> None:
+    (tmp_path / "in/.git").mkdir(parents=True)
+    for name in ("x.csv", "bad.csv", ".git/x.csv"):
+        (tmp_path / "in" / name).write_text("a\n1\n")
+    patterns = ["in/bad.csv", ".git", "./x.csv"]
+    report = fastload.pack(tmp_path / "in", tmp_path / "out", ignore=patterns)
+    told = [notice for notice in report.notices if "--ignore" in notice]
+    assert told == [
+        "--ignore in/bad.csv (ignore=) names nothing in it; paths begin below the folder"
+    ]
+
+
 def test_folders_of_nothing_and_empty_paths_say_so(tmp_path: Path) -> None:
     folder = tmp_path / "in"
     folder.mkdir()

@@ -107,7 +107,7 @@ class Inventory:
         self.path, self.given = path, given
         self.is_folder = os.path.isdir(path)
         self.chosen: list[str] = []
-        self._ignored = _ignored(ignore)
+        self._patterns = _Patterns(ignore)
         self._left: dict[str, tuple[int, list[str]]] = {}
         self._kind, self._names = "", NO_NAMES
         self._also_read: set[str] = set()
@@ -122,9 +122,10 @@ class Inventory:
         entries = list(walk(path))
         within = tuple({f"{folder}/" for of in entries if (folder := packed_folder(of))})
         for entry in entries:
+            is_ignored = self._patterns.match(entry.path)
             if entry.hidden:
                 self._hidden.append(entry)
-            elif self._ignored(entry.path):
+            elif is_ignored:
                 self._excluded.append(entry)
             elif within and entry.path.startswith(within):
                 self._packed.append(entry)
@@ -281,8 +282,8 @@ class Inventory:
 
     def leave(self, path: str, reason: str) -> None:
         """Notes that an entry, or a member of an archive, is not read."""
-        name = path.rpartition(": ")[2]
-        self._note(path, IGNORED if self._ignored(path) or self._ignored(name) else reason)
+        match, name = self._patterns.match, path.rpartition(": ")[2]
+        self._note(path, IGNORED if match(path) or match(name) else reason)
 
     def not_read(self, paths: Sequence[str], reason: str) -> None:
         """Takes files out of `files`, and notes why they are not read.
@@ -336,6 +337,13 @@ class Inventory:
         noted = self._left.items()
         return tuple(Leftover(reason, n, tuple(paths)) for reason, (n, paths) in noted)
 
+    def notices(self) -> list[str]:
+        """What the user should know about the patterns of --ignore."""
+        return [
+            f"--ignore {text} (ignore=) matches nothing; paths begin below the input folder"
+            for text in self._patterns.unused
+        ]
+
     def _note(self, path: str, reason: str) -> None:
         count, paths = self._left.get(reason, (0, []))
         if count < MOST_LEFTOVER_PATHS:
@@ -361,19 +369,29 @@ def _is_within(name: str, ignored: Collection[str]) -> bool:
     return any(path == name or path.startswith(f"{name}/") for path in ignored)
 
 
-def _ignored(patterns: Iterable[str]) -> Callable[[str], bool]:
-    """Whether a path, its name, or a folder above it matches one of the patterns."""
-    texts = [fnmatch.translate(text.removeprefix("./").rstrip("/")) for text in patterns]
-    if not texts:
-        return lambda path: False
-    match = re.compile("|".join(texts)).match
+class _Patterns:
+    """Patterns as --ignore takes them: of a path, its name, or a folder above it."""
 
-    def is_ignored(path: str) -> bool:
+    def __init__(self, texts: Iterable[str]) -> None:
+        pairs = ((text, text.removeprefix("./").rstrip("/")) for text in texts)
+        self._unused = {text: re.compile(fnmatch.translate(plain)) for text, plain in pairs}
+        self._any = re.compile("|".join(of.pattern for of in self._unused.values()) or "(?!)")
+
+    @property
+    def unused(self) -> list[str]:
+        """Those that matched nothing so far."""
+        return list(self._unused)
+
+    def match(self, path: str) -> bool:
+        """Whether one of them matches."""
         parts = path.split("/")
-        whole = (match("/".join(parts[:end])) for end in range(1, len(parts) + 1))
-        return any(map(match, parts)) or any(whole)
-
-    return is_ignored
+        names = [*parts, *("/".join(parts[:end]) for end in range(2, len(parts) + 1))]
+        if not any(map(self._any.match, names)):
+            return False
+        self._unused = {
+            text: of for text, of in self._unused.items() if not any(map(of.match, names))
+        }
+        return True
 
 
 def _matcher(kinds: Mapping[str, Names]) -> Callable[[str], Sequence[str]]:

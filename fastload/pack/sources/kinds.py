@@ -136,7 +136,9 @@ def open_source(
     if chosen not in _TABLES and (names := Partitions.of(inventory).names):
         what = f"the names of folders such as {names[0]}=... are not read as columns"
         notices = (*notices, f"{what}: {chosen.name} has none")
-    return replace(opened, reason=reason, notices=notices, leftovers=inventory.leftovers())
+    leftovers = inventory.leftovers()
+    notices = (*notices, *inventory.notices())
+    return replace(opened, reason=reason, notices=notices, leftovers=leftovers)
 
 
 def _check_options(kind: str, given: dict[str, Any], used: tuple[Option, ...]) -> None:
