@@ -369,7 +369,9 @@ class _Samples:
 
 def _raise_stopped(error: StoppedError) -> NoReturn:
     """Raises the error; in a daemon thread while Python exits SystemExit, which prints nothing."""
-    if _core.is_exiting() and threading.current_thread().daemon:
+    # The decode threads are stopped before the core knows of the exit, the main thread ends first.
+    exiting = _core.is_exiting() or not threading.main_thread().is_alive()
+    if exiting and threading.current_thread().daemon:
         raise SystemExit from None
     raise error
 

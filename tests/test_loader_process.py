@@ -216,6 +216,32 @@ def test_a_daemon_thread_that_takes_batches_at_exit_prints_nothing(
     )
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_daemon_thread_that_decodes_images_at_exit_prints_nothing(
+    run_python: Run, workers: int
+) -> None:
+    code = f"""
+        from fastload import _core  # first, so that its hook at exit is called last
+        import io, threading, time
+        import fastload, numpy as np
+        from PIL import Image
+        encoded = io.BytesIO()
+        Image.fromarray(np.zeros((64, 64, 3), "u1")).save(encoded, "PNG")
+        fastload.pack([{{"image": encoded.getvalue()}}] * 20, "images")
+        loader = fastload.FastLoader("images", 4, num_workers={workers},
+                                     transforms={{"image": fastload.DecodeImage(size=(32, 32))}})
+        def forever():
+            while True:
+                for batch in loader:
+                    pass
+        for _ in range(3):
+            threading.Thread(target=forever, daemon=True).start()
+        time.sleep(0.3)
+        """
+    done = run_python(textwrap.dedent(code))
+    assert (done.stdout, done.stderr) == ("", "")
+
+
 WAITING = """
 from fastload import _core
 data = fastload.open("x.npy")
