@@ -94,12 +94,12 @@ def describe(loader: Any) -> str:
     """The `repr` of a loader; never raises, whatever was assigned to it."""
     kind = type(loader).__name__
     parts = []
-    for part in (_data, _batches, _order, _loading):
+    for part in (_data, _batches, _order, _settings, _loading):
         try:
             parts.append(part(loader))
         except Exception:
             parts.append("?")
-    return f"{kind}({', '.join(parts)})"
+    return f"{kind}({', '.join(filter(None, parts))})"
 
 
 def _data(loader: Any) -> str:
@@ -131,6 +131,22 @@ def _order(loader: Any) -> str:
         return "its order"
     known = {RandomSampler: "shuffled", SequentialSampler: "in order"}
     return known.get(type(sampler)) or f"sampler={type(sampler).__name__}"
+
+
+def _settings(loader: Any) -> str:
+    """What was chosen of shard, tail, transforms, errors and device; empty if nothing was."""
+    chosen = []
+    if isinstance(loader.shard, tuple):
+        chosen.append(f"shard={loader.shard}")
+    if loader.tail is not None:
+        chosen.append(f"tail={loader.tail!r}")
+    if loader.transforms:
+        chosen.append(f"transforms of {', '.join(map(str, loader.transforms))}")
+    if loader.on_error != "raise":
+        chosen.append(f"on_error={loader.on_error!r}")
+    if loader.device is not None:
+        chosen.append(f"device={str(loader.device)!r}")
+    return ", ".join(chosen)
 
 
 def _loading(loader: Any) -> str:

@@ -23,7 +23,7 @@ from torch.utils.data import (
 )
 from torch.utils.data._utils.collate import default_collate_fn_map
 
-from fastload import ArrayDataset, FastLoader, Mixture
+from fastload import ArrayDataset, Cast, FastLoader, Mixture
 from fastload.native import native_extents
 
 
@@ -328,6 +328,14 @@ def test_repr_says_what_is_loaded_and_how(tmp_path: Path) -> None:
         (FastLoader(data, seed=7, shuffle=True), "batch_size=1, shuffled by seed=7, native"),
         (FastLoader(data, seed=7), "batch_size=1, in order by seed=7, native"),
         (FastLoader(data, sampler=sampler), "sampler=WeightedRandomSampler, native"),
+        (
+            FastLoader(data, seed=7, shard=(0, 2), tail="mask", device="cpu"),
+            "seed=7, shard=(0, 2), tail='mask', device='cpu', native",
+        ),
+        (
+            FastLoader(data, transforms={"x": Cast("float16")}),
+            "in order, transforms of x, native",
+        ),
         (FastLoader(data, batch_sampler=[[1, 2]]), "batch_sampler=list, its order, native"),
         (FastLoader(tensors(2000)), "FastLoader(TensorDataset of 2,000 samples, batch_size=1"),
         (FastLoader([1, 2], 2, num_workers=2), "2 worker processes, not native: dataset is of ty"),
@@ -351,7 +359,7 @@ def test_repr_never_raises() -> None:
         def __len__(self) -> int:
             raise OSError("gone")
 
-    assert Early().shown == "Early(?, ?, ?, ?)"
+    assert Early().shown == "Early(?, ?, ?, ?, ?)"
     assert repr(Early()).startswith("Early(TensorDataset of 3 samples")
     loader = FastLoader(Broken(), sampler=[0])
     assert "Broken" in repr(loader)
