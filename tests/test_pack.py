@@ -245,7 +245,7 @@ def test_what_is_no_input(tmp_path: Path) -> None:
     (tmp_path / "x.gz").write_bytes(gzip.compress(b"{}"))
     assert "x.gz: is compressed: unpack it first" in refused(tmp_path / "x.gz", out)
     (tmp_path / "empty").mkdir()
-    assert "no class folders" in refused(tmp_path / "empty", out)
+    assert "empty: there are no files in this folder" in refused(tmp_path / "empty", out)
     fastload.pack(np.arange(3), tmp_path / "packed")
     assert "is packed already" in refused(tmp_path / "packed", out)
     assert not out.exists()

@@ -159,7 +159,10 @@ def _path(source: AnyPath, kind: str | None) -> str:
     """The absolute path; Megatron's files may be given without their suffixes."""
     full = absolute(source)
     if kind is None and os.path.isdir(full) and is_packed(full):
-        raise FormatError(f"{full}: is packed already")
+        raise FormatError(
+            f"{full}: is packed already: `fastload append` and `fastload merge` add to it, "
+            "`fastload export` writes other files"
+        )
     if kind == megatron.KIND.name and not os.path.lexists(full) and os.path.exists(f"{full}.idx"):
         return f"{full}.idx"
     return full
