@@ -67,7 +67,11 @@ def test_raw_shards_in_a_folder_or_a_sequence(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "needs dtype= and shape=; .*`fastload pack` converts .*, TokenDataset reads"),
+        (
+            {},
+            r"needs dtype= and shape= \(--dtype, --shape\); .*`fastload pack` converts .*, "
+            "TokenDataset reads",
+        ),
         ({"dtype": "uint8"}, "needs dtype= and shape="),
         ({"shape": 3}, "needs dtype= and shape="),
         ({"dtype": ">i4", "shape": 3}, "big-endian.*fastload pack"),

@@ -58,8 +58,9 @@ def open_extents(path: Paths, *, dtype: Any = None, shape: Any = None) -> Extent
             for file in [where] if isinstance(where, str) else where:
                 refuse_other_formats(file_source(file), "raw numbers")
             raise ValueError(
-                f"{where!r} is read as raw numbers, which needs dtype= and shape=; if it holds "
-                f"something else: {_PACK_ADVICE}, TokenDataset reads streams of tokens"
+                f"{where!r} is read as raw numbers, which needs dtype= and shape= (--dtype, "
+                f"--shape); if it holds something else: {_PACK_ADVICE}, TokenDataset reads streams "
+                "of tokens"
             )
         return raw.read_extents(where, dtype, shape)
     return npy.read_extents(where) if kind == "npy" else safetensors.read_extents(where)
