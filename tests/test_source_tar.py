@@ -45,6 +45,14 @@ def npy(array: np.ndarray) -> bytes:
     return file.getvalue()
 
 
+def test_a_second_array_in_a_member_is_a_bad_record(tmp_path: Path) -> None:
+    good = npy(np.arange(2))
+    write(tmp_path / "a.tar", [("0.npy", good), ("1.npy", good + good)])
+    report = fastload.pack(tmp_path / "a.tar", tmp_path / "out")
+    assert (report.rows, len(report.skipped)) == (1, 1)
+    assert "1.npy: .npy: there is a second array" in report.skipped[0].reason
+
+
 def members(rows: int) -> list[tuple[str, bytes]]:
     made = []
     for n in range(rows):

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from fastload.formats.npy import MAGIC
 from fastload.pack.sources import images
 from fastload.pack.sources.images import BadRecordError
 from fastload.pack.sources.json_values import parse_json
@@ -54,7 +55,11 @@ class Contents:
             if suffix in _JSON:
                 return parse_json(content, self.wanted, name)
             if suffix == "npy":
-                return np.load(io.BytesIO(content), allow_pickle=False)
+                file = io.BytesIO(content)
+                array = np.load(file, allow_pickle=False)
+                if content.startswith(MAGIC, file.tell()):
+                    raise BadRecordError(f".{suffix}: there is a second array behind the first")
+                return array
         except BadRecordError:
             raise
         except (ValueError, EOFError, OSError) as error:
