@@ -284,8 +284,10 @@ def test_members_of_npz_archives_that_are_no_arrays_are_reported(tmp_path: Path)
     np.savez(tmp_path / "a.npz", x=np.arange(3))
     with zipfile.ZipFile(tmp_path / "a.npz", "a") as archive:
         archive.writestr("notes.txt", "x")
-    (left,) = fastload.pack(tmp_path / "a.npz", tmp_path / "out").leftovers
+        archive.writestr("__MACOSX/._x.npy", "no array")
+    left, hidden = fastload.pack(tmp_path / "a.npz", tmp_path / "out").leftovers
     assert left.paths == ("a.npz: notes.txt",)
+    assert (hidden.reason, hidden.count) == ("hidden, or a file of the operating system", 1)
     text = refused(tmp_path / "a.npz", tmp_path / "no", strict=True)
     assert "1 entry of the input is not read" in text
     fastload.pack(tmp_path / "a.npz", tmp_path / "yes", strict=True, ignore="notes.txt")

@@ -14,12 +14,13 @@ import numpy as np
 from fastload.errors import FormatError
 from fastload.formats import npy
 from fastload.formats.dtypes import dtype_name
-from fastload.pack.inventory import Inventory
+from fastload.pack.inventory import HIDDEN, Inventory
 from fastload.pack.sources.arrays import ArrayColumn, Column, ColumnsSource, columns_source
 from fastload.pack.sources.base import Array, stored
 from fastload.pack.sources.kind import DTYPE, Kind
 from fastload.pack.sources.wanted import ALL, Wanted
 
+_OF_MACOS = "__MACOSX/"  # what its archiver adds
 _START_BYTES = 16 << 10  # more than the longest header that is accepted
 
 
@@ -87,10 +88,12 @@ def open_npz(
             raise FormatError(f"{full}: damaged .npz archive: {error}") from error
         names = []
         for name in archive.namelist():
-            if name.endswith(".npy"):
+            shown = f"{inventory.below(full)}: {name}"
+            if name.startswith(_OF_MACOS):
+                inventory.leave(shown, HIDDEN)
+            elif name.endswith(".npy"):
                 names.append(name)
             elif not name.endswith("/"):  # a folder holds nothing itself
-                shown = f"{inventory.below(full)}: {name}"
                 inventory.leave(shown, "npz does not read members of this name")
         if not names:
             raise FormatError(f"{full}: no arrays in this archive")
