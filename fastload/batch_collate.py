@@ -291,7 +291,7 @@ def _missing(ids: BatchSamples) -> str:
     """Why indices carry no key, as far as it shows."""
     if ids.has_indices:
         return " (it has no sampler of a FastLoader with seed=, or a wrapper maps the indices)"
-    return " (the dataset is not one of fastload's, or a wrapper hides it)"
+    return " (the dataset is not one of fastload's, or a wrapper hides it or reorders its samples)"
 
 
 def _brought(batch: Any, device: torch.device) -> Any:

@@ -63,6 +63,16 @@ class FetchedSamples(list[Any]):
     def __init__(self, samples: Iterable[Any] = (), indices: Sequence[Any] = ()) -> None:
         super().__init__(samples)
         self.indices = list(indices)
+        self._fetched = list(self)
+
+    @property
+    def is_reordered(self) -> bool:
+        """Whether samples were moved within the list, so that `indices` are those of others."""
+        known = set(map(id, self._fetched))
+        return any(
+            id(sample) in known and sample is not fetched
+            for sample, fetched in zip(self, self._fetched, strict=False)
+        )
 
 
 def keyed_indices(items: Any) -> list[KeyedIndex] | None:
@@ -73,8 +83,7 @@ def keyed_indices(items: Any) -> list[KeyedIndex] | None:
 
 
 def indices_of(samples: Any) -> list[Any] | None:
-    """The indices of the samples of a batch, if the dataset passed them on."""
-    indices = getattr(samples, "indices", None)
+    """The indices of the samples of a batch, if the dataset passed them on and they still fit."""
     if not isinstance(samples, FetchedSamples) or len(samples.indices) != len(samples):
         return None
-    return indices
+    return None if samples.is_reordered else samples.indices

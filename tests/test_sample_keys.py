@@ -74,6 +74,22 @@ def test_datasets_pass_indices_on_to_the_collate_fn() -> None:
     assert indices_of(changed) is None  # nobody could say whose they are
 
 
+def test_the_indices_of_samples_that_were_moved_are_not_known() -> None:
+    for data in (ArrayDataset(np.arange(6)), ArrayDataset({"x": np.arange(6)})):
+        samples = data.__getitems__([2, 1, 5])
+        samples.reverse()
+        assert indices_of(samples) is None
+        samples.reverse()
+        assert indices_of(samples) == [2, 1, 5]
+        samples[0], samples[1] = samples[1], samples[0]
+        assert indices_of(samples) is None
+    replaced = data.__getitems__([2, 1])
+    replaced[0] = {"x": np.array(7)}  # still the sample at index 2
+    assert indices_of(replaced) == [2, 1]
+    same: Any = ""
+    assert indices_of(FetchedSamples([same, same], [0, 1])) == [0, 1]
+
+
 def test_draws_that_are_pushed_must_fit_the_indices() -> None:
     order = _core.PushedOrder()
     order.push(np.array([1, 2]), np.array([7, 8]))
