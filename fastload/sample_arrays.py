@@ -120,6 +120,13 @@ def _leaves(structure: Structure, sample: Any, place: int) -> dict[int, Any]:
                 "the dataset of the FastLoader that it comes from"
             ) from None
         found |= _leaves(structure[key], member, place)
+    if len(sample) > len(structure):
+        added = [key for key in sample if key not in structure] if isinstance(sample, dict) else []
+        what = ", ".join(map(repr, added)) or f"{len(sample)} members, not {len(structure)}"
+        raise ValueError(
+            f"sample {place} of the batch also has {what}, which the dataset of the FastLoader "
+            "that this collate_fn comes from has not: collate them in a collate_fn of your own"
+        )
     return found
 
 

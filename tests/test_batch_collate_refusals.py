@@ -31,7 +31,7 @@ from torch.utils.data import (
 from torch.utils.data._utils import worker
 
 import fastload
-from fastload import ArrayDataset, DecodeImage, FastLoader, PadTo
+from fastload import ArrayDataset, Cast, DecodeImage, FastLoader, PadTo
 
 WRAPPED: dict[str, Any] = {
     "subset": lambda data: Subset(data, range(1, 9)),
@@ -107,6 +107,18 @@ def test_samples_of_another_dataset_are_refused() -> None:
     ):
         with pytest.raises(ValueError, match="the dataset of the FastLoader that it comes from"):
             next(iter(DataLoader(data, 2, collate_fn=loader.collate_fn)))  # type: ignore[arg-type]
+
+
+def test_members_that_a_wrapper_adds_to_samples_are_refused_and_not_left_out() -> None:
+    numbers = np.arange(3, dtype=np.float16)
+    transforms: Any = {"x": Cast("float32")}
+    collate = FastLoader(ArrayDataset({"x": numbers}), 2, transforms=transforms).collate_fn
+    with pytest.raises(ValueError, match="sample 1 of the batch also has 'id', 'z'"):
+        collate([{"x": numbers[0]}, {"x": numbers[1], "id": 1, "z": 2}])
+    of_tuples: Any = {"0": Cast("float32")}
+    collate = FastLoader(ArrayDataset((numbers, numbers)), 2, transforms=of_tuples).collate_fn
+    with pytest.raises(ValueError, match="also has 3 members, not 2"):
+        collate([(numbers[0], numbers[0], 1)])
 
 
 def test_contradictions_are_refused() -> None:
