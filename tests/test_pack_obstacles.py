@@ -20,6 +20,7 @@ from packing import content, encoded, noise, put, refused
 
 import fastload
 from fastload.pack.executors import Run
+from fastload.pack.sources import kinds
 
 
 @pytest.fixture
@@ -192,3 +193,19 @@ def test_executor_and_workers_are_one_choice(tmp_path: Path, threads: ThreadPool
     assert "choose one" in message
     message = refused(np.arange(3), tmp_path / "out", executor=4)
     assert "executor must be a concurrent.futures.Executor, not a int" in message
+
+
+def test_a_file_that_changes_while_its_lines_are_found_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "x.csv").write_text("a\n1\n")
+    kind = kinds._BY_NAME["csv"]
+
+    def grow(*arguments: Any, **options: Any) -> Any:
+        opened = kind.open(*arguments, **options)
+        (tmp_path / "x.csv").write_text("a\n1\n2\n")
+        return opened
+
+    monkeypatch.setitem(kinds._BY_NAME, "csv", replace(kind, open=grow))
+    report = fastload.pack(tmp_path / "x.csv", tmp_path / "out", kind="csv")
+    assert "x.csv changed while it was packed" in report.notices[0]

@@ -20,9 +20,9 @@ from fastload.pack.folder import SHARD_FILE, OutputFolder, files_of
 from fastload.pack.names import write_names
 from fastload.pack.opening import open_input
 from fastload.pack.plan import (
-    MOST_STAMPS,
     SHARD_BYTES,
     Plan,
+    changed_since,
     digest,
     parse_splits,
     split_rows,
@@ -290,7 +290,7 @@ def _write(
         missing=outcome.missing,
     )
     folder.commit(manifest, WRITER)
-    return manifest, _about_changes(source, stamp)
+    return manifest, changed_since(stamp, source.paths())
 
 
 def notices_of(source: Source) -> list[str]:
@@ -308,25 +308,6 @@ def notices_of(source: Source) -> list[str]:
         *source.notices,
         f"dtypes guessed from the text: {listed}{more}; --dtypes NAME=DTYPE (dtypes=) says others",
     ]
-
-
-def _about_changes(source: Source, stamp: dict[str, Any]) -> list[str]:
-    """A notice of files that are not what they were when their first sample was read.
-
-    Of many files, to ask for which takes long, each holds few samples.
-    """
-    if not 0 < len(source.paths()) <= MOST_STAMPS:
-        return []
-    try:
-        now = stamp_of(source)
-        changed = [name for name, seen in stamp.items() if now.get(name) != seen]
-    except OSError as error:
-        changed = [error.filename]
-    if not changed:
-        return []
-    more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
-    what = "changed while it was packed, and samples may be of before and after"
-    return [f"{changed[0]}{more} {what}; --overwrite (overwrite=True) packs anew"]
 
 
 def _replaced(folder: OutputFolder) -> list[str]:

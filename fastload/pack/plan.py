@@ -192,6 +192,29 @@ def stamp(paths: Sequence[str]) -> dict[str, Any]:
     return {name: [count, size, sums.hexdigest()] for name, (count, size, sums) in folders.items()}
 
 
+def changed_since(before: Mapping[str, Any], paths: Sequence[str]) -> list[str]:
+    """A notice of files that are not what they were when they were first looked at.
+
+    Of many files, to ask for which takes long, each holds few samples.
+
+    Args:
+        before: What `stamp` gave of them.
+        paths: Of the files.
+    """
+    if not 0 < len(paths) <= MOST_STAMPS:
+        return []
+    try:
+        now = stamp(paths)
+        changed = [name for name, seen in before.items() if now.get(name) != seen]
+    except OSError as error:
+        changed = [error.filename]
+    if not changed:
+        return []
+    more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
+    what = "changed while it was packed, and samples may be of before and after"
+    return [f"{changed[0]}{more} {what}; --overwrite (overwrite=True) packs anew"]
+
+
 def _size_and_time(path: str) -> tuple[int, int]:
     status = os.stat(path)
     return status.st_size, status.st_mtime_ns

@@ -15,6 +15,7 @@ from fastload.formats import is_packed
 from fastload.formats.arrays import is_tensor
 from fastload.formats.files import AnyPath, absolute
 from fastload.pack.inventory import NO_NAMES, Inventory
+from fastload.pack.plan import MOST_STAMPS, changed_since, stamp
 from fastload.pack.sources import (
     arrow,
     beton,
@@ -131,8 +132,10 @@ def open_source(
     inventory.choose(chosen.name, chosen.names)
     if inventory.is_folder and chosen is not imagefolder.KIND:
         inventory.check_splits()
+    files = inventory.files if len(inventory.chosen) <= MOST_STAMPS else []
+    before = stamp(files)  # to open a text is to read it
     opened: Source = chosen.open(inventory, wanted=wanted, **given)
-    notices = opened.notices
+    notices = (*opened.notices, *changed_since(before, files))
     if chosen not in _TABLES and (names := Partitions.of(inventory).names):
         what = f"the names of folders such as {names[0]}=... are not read as columns"
         notices = (*notices, f"{what}: {chosen.name} has none")
