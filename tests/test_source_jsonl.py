@@ -13,6 +13,7 @@ import pytest
 from packing import damaged, refused, same_bytes, samples_of
 
 import fastload
+from fastload.errors import FormatError
 from fastload.formats import packed
 from fastload.pack.sources import jsonl
 from fastload.pack.sources.base import probed
@@ -50,6 +51,14 @@ def test_values_come_back_in_order(tmp_path: Path, end: str) -> None:
     if end == "\n":
         fastload.pack(tmp_path / "a.jsonl", tmp_path / "2", workers=2, shard_size=4000)
         assert same_bytes(tmp_path / "1", tmp_path / "2")
+
+
+def test_numbers_of_two_dtypes_name_the_option_that_takes_both(tmp_path: Path) -> None:
+    write(tmp_path / "a.jsonl", [{"x": n} for n in range(ROWS)] + [{"x": 2.5}])
+    with pytest.raises(FormatError, match=r"line 121.* float64 .*int64 .*--dtypes x=DTYPE"):
+        fastload.pack(tmp_path / "a.jsonl", tmp_path / "out")
+    fastload.pack(tmp_path / "a.jsonl", tmp_path / "out", dtypes={"x": "float64"})
+    assert samples_of(tmp_path / "out")[-2:] == [{"x": ROWS - 1.0}, {"x": 2.5}]
 
 
 def test_folders_bare_values_and_empty_lines(tmp_path: Path) -> None:

@@ -33,7 +33,8 @@ from fastload.pack.wrapper import Wrapper, like
 
 POLICIES = ("error", "nan", "zero", "drop")
 _ADVICE = (
-    "--missing nan, zero or drop (missing=) fills missing values in, or leaves such samples out"
+    "--missing nan, zero or drop (missing=) fills missing values in, or leaves such samples out "
+    "(drop, which add-column does not take)"
 )
 _FLOATS = frozenset(name for name in DTYPES if "float" in name)
 _NAT = np.iinfo(np.int64).min

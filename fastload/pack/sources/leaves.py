@@ -293,7 +293,13 @@ def fit(leaf: Leaf, field: Field, index: int, model: str = "the field") -> bytes
             "where the kind has it, else an array of dtype object, or a sample of another length "
             "first"
         )
+    elif _is_number(leaf) and _is_number(field) and leaf.shape == field.shape:
+        advice += f", or --dtypes {field.name}=DTYPE (dtypes=) names a dtype that holds them all"
     raise ValueError(
         f"sample {index}: field {field.name!r} is {leaf}, but {model} has "
         f"{field.logical or field}; {advice}"
     )
+
+
+def _is_number(of: Leaf | Field) -> bool:
+    return of.logical is None and of.dtype != LEFT_OPEN
