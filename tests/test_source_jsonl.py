@@ -61,6 +61,14 @@ def test_numbers_of_two_dtypes_name_the_option_that_takes_both(tmp_path: Path) -
     assert samples_of(tmp_path / "out")[-2:] == [{"x": ROWS - 1.0}, {"x": 2.5}]
 
 
+def test_bad_lines_are_listed_by_their_paths_below_the_folder(tmp_path: Path) -> None:
+    for part in ("a", "b"):
+        (tmp_path / "in" / part).mkdir(parents=True)
+        (tmp_path / "in" / part / "x.jsonl").write_text('{"x": 1}\n{"x":\n')
+    report = fastload.pack(tmp_path / "in", tmp_path / "out")
+    assert [left.path.partition(":")[0] for left in report.skipped] == ["a/x.jsonl", "b/x.jsonl"]
+
+
 def test_folders_bare_values_and_empty_lines(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in/10.jsonl").write_bytes(b"3\n4\n")

@@ -146,6 +146,11 @@ class Inventory:
         with open(self.path, "rb") as file:
             return file.read(_START_BYTES)
 
+    @property
+    def root(self) -> str:
+        """The folder that paths lie below: the input, or the folder of the file."""
+        return self.path if self.is_folder else os.path.dirname(self.path)
+
     @functools.cached_property
     def folders(self) -> list[str]:
         """The names of the visible folders in the folder that hold, or might hold, entries."""

@@ -107,7 +107,7 @@ def open_jsonl(
     elif dtype is not None or eos is not None:
         raise ValueError("dtype and eos are of tokens: a --tokenizer (tokenizer=) is needed")
     lines = [numbers for _, _, numbers in indexed]
-    records = FileRecords.of(paths, places, decoder, "line", lines, encoding)
+    records = FileRecords.of(inventory.root, paths, places, decoder, "line", lines, encoding)
     ragged = ("tokens",) if tokenizer is not None else ragged
     return open_records(
         "jsonl", records, strict=strict, dtypes=dtypes, ragged=ragged, shaping=shaping

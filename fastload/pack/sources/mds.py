@@ -173,7 +173,7 @@ def open_mds(
     wanted.check(first.names, first.names)
     pairs = zip(paths, decoders, strict=True)
     records = replace(
-        FileRecords.of(paths, places, first, "sample"),
+        FileRecords.of(inventory.root, paths, places, first, "sample"),
         others={path: decoder for path, decoder in pairs if decoder != first},
     )
     return open_records("mds", records, strict=strict, ragged=ragged)

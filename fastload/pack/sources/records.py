@@ -52,7 +52,7 @@ class Records(abc.ABC):
 
     @abc.abstractmethod
     def name(self, row: int) -> str:
-        """The same without a folder, for the list of what was left out."""
+        """The same below the input folder, for the list of what was left out."""
 
     @abc.abstractmethod
     def take(self, rows: Int64Array) -> Records:
@@ -88,6 +88,7 @@ class FileRecords(Records):
     """Ranges of files.
 
     Attributes:
+        folder: The input, or the folder of its only file.
         paths: Of the files.
         numbers: int64 (samples): the file of each.
         offsets: int64 (samples): where each begins.
@@ -99,6 +100,7 @@ class FileRecords(Records):
         others: The decoders of files that need another one, by path.
     """
 
+    folder: str
     paths: tuple[str, ...]
     numbers: Int64Array
     offsets: Int64Array
@@ -112,6 +114,7 @@ class FileRecords(Records):
     @classmethod
     def of(
         cls,
+        folder: str,
         paths: Sequence[str],
         places: Sequence[tuple[Int64Array, Int64Array]],
         decoder: Decoder,
@@ -125,6 +128,7 @@ class FileRecords(Records):
             counts = [np.arange(length) for length in lengths]
         empty = np.zeros(0, np.int64)
         return cls(
+            folder,
             tuple(paths),
             np.repeat(np.arange(len(paths)), lengths),
             np.concatenate([empty, *(offsets for offsets, _ in places)]),
@@ -146,11 +150,11 @@ class FileRecords(Records):
 
     def where(self, row: int) -> str:
         """File, number and offset."""
-        return f"{os.path.dirname(self.paths[self.numbers[row]])}/{self.name(row)}"
+        return os.path.join(self.folder, self.name(row))
 
     def name(self, row: int) -> str:
-        """The same without the file's folder."""
-        path = os.path.basename(self.paths[self.numbers[row]])
+        """The same below the input folder."""
+        path = os.path.relpath(self.paths[self.numbers[row]], self.folder)
         place = byte_of(path, self.offsets[row], self.encoding)
         return f"{path}: {self.unit} {self.counts[row]}, at {place}"
 

@@ -156,7 +156,7 @@ def open_tar(
         read[tuple(name for name in found if wanted.enters(name))] += count
     names = max(read, key=lambda found: (bool(found), read[found]), default=())
     decoder = TarDecoder(Contents(size, encoded, wanted), names)
-    records = TarRecords.of(paths, places, decoder, "sample")
+    records = TarRecords.of(inventory.root, paths, places, decoder, "sample")
     assert isinstance(records, TarRecords)
     records = replace(records, links=links)
     return open_records(

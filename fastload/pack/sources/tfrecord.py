@@ -97,7 +97,9 @@ def open_tfrecord(
         FormatError: a file is no TFRecord file, or truncated; or records differ.
     """
     paths = inventory.need_files()
-    records = FileRecords.of(paths, list(map(_records, paths)), ExampleDecoder(wanted=wanted))
+    records = FileRecords.of(
+        inventory.root, paths, list(map(_records, paths)), ExampleDecoder(wanted=wanted)
+    )
     decoder = _looked_at(records, wanted, frozenset(ragged))
     return open_records("tfrecord", replace(records, decoder=decoder), strict=strict, ragged=ragged)
 
