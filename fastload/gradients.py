@@ -185,7 +185,7 @@ class StepLoss:
 
 
 def clear(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Clears the gradients of the optimizer's parameters, whoever left them.
+    """Clears the gradients of the optimizer's parameters, also those that other losses left.
 
     FSDP2 keeps gradients that are not communicated yet, as after an error within a group, out of
     the parameters.

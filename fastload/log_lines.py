@@ -39,7 +39,7 @@ class RunLog:
     same file, so does another line there. Each other has `epoch`, `step`, `start_s`, `step_s`,
     `wait_s`, `samples`, and what `put` was given; `gpu_wait_s` if there are `stalls`, and with
     those now and then `nvml_utilisation_percent`; and `unfinished` if the step was broken off.
-    Numbers on a GPU are fetched by copies that nobody waits for, and written when they have come.
+    Numbers on a GPU are fetched by copies that no thread waits for, and written when they arrive.
     Lines that cannot be written, as on a full disk, are tried again with the next ones, and a
     warning says so: a log ends no training.
 

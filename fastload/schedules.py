@@ -34,7 +34,7 @@ def check_steps(optimizer: Any, scheduler: Any) -> None:
             raise ValueError(
                 f"{name}.step needs {needed}, and TrainStep calls scheduler.step() after each step "
                 f"of the optimizer: pass no scheduler=, call {name}.step yourself after each epoch "
-                "or evaluation, and save its state_dict() beside the checkpoint"
+                "or evaluation, and save its state_dict() next to the checkpoint"
             )
         groups = getattr(getattr(one, "optimizer", None), "param_groups", None)
         own = {id(group) for group in optimizer.param_groups}

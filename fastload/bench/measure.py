@@ -174,7 +174,7 @@ class _Bench:
         contenders: dict[str, Callable[[], Any]] = {
             "fastload": partial(drive, self.fast_loader, self.batch_size, seconds),
         }
-        if not self.decoding:  # beside which a copy of bytes is no limit
+        if not self.decoding:  # a copy of bytes is no limit for decoding
             contenders["limit"] = self.limit()
         names = {}
         if self.extents.rows <= _MAX_TORCH_ROWS:

@@ -1,4 +1,4 @@
-"""What an input holds, and what becomes of each entry: read, refused or left over.
+"""What an input holds, and how each entry is handled: read, refused or left over.
 
 One rule for all kinds of input: no file, link or archive member is skipped silently. An entry whose
 name the chosen kind reads is read or refused; all others are reported with a reason.

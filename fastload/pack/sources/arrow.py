@@ -111,7 +111,7 @@ def _saved(inventory: Inventory) -> list[str]:
         raise FormatError(f"{state}: its files must lie beside it, not {names}")
     own = set(map(inventory.absolute, names))
     others = [os.path.relpath(file, folder) for file in inventory.files if file not in own]
-    # What `Dataset.map` leaves beside a dataset that was loaded from the disk.
+    # What `Dataset.map` leaves next to a dataset that was loaded from the disk.
     caches = [path for path in others if re.match(r"(cache|tmp)[^/]*$", path)]
     inventory.not_read(caches, f"a cache that {_STATE} does not name")
     inventory.refuse(set(others) - set(caches), f"{_STATE} does not name it")

@@ -21,7 +21,7 @@ _IMAGE_MODES = ("L", "RGB", "RGBA")
 LEFT_OPEN = ""
 """The dtype of a list without values."""
 BEYOND_INT64 = "integer"
-"""The dtype of Python's integers that only uint64 holds, before somebody says that they are it."""
+"""The dtype of Python integers that only uint64 holds, unless an option names uint64."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +31,7 @@ class Leaf:
     Attributes:
         content: The bytes of a text or bytes, else an array.
         dtype: Its name; empty for a list without values, which is of every dtype; "integer" for
-            integers that only unsigned ones of 64 bits hold, which nobody asked for.
+            integers that only uint64 holds, where no option names it.
         logical: As in `Field`.
         missing: bools like the content, zero where they are: the numbers that are missing.
     """
