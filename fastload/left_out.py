@@ -24,7 +24,7 @@ def undecodable(
     Args:
         arrays: Of the batch; see `batches.Arrays`.
         fields: Of the dataset.
-        chosen: What becomes of them.
+        chosen: The transforms of these fields.
 
     Returns:
         For each place, in ascending order: the name of the field, and what is wrong.
@@ -46,7 +46,7 @@ def leave_out(
         arrays: Those of the fields come first, in their order; the others stay as they are.
         places: Of the samples that are left out, in ascending order.
         fields: Of the dataset.
-        chosen: What becomes of them.
+        chosen: The transforms of these fields.
     """
     number = 0
     for field in fields:
