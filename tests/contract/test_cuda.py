@@ -1,4 +1,4 @@
-"""Pinned memory and batches on a real GPU; tests/test_device.py proves the order without one."""
+"""Pinned memory and batches on a real GPU; tests/device proves the order without one."""
 
 from __future__ import annotations
 

@@ -13,7 +13,8 @@ import pytest
 import torch
 from small_training import in_ranks
 
-_SPEC = importlib.util.spec_from_file_location("recipes", Path(__file__).parents[1] / "recipes.py")
+_PATH = Path(__file__).parents[1] / "support/recipes.py"
+_SPEC = importlib.util.spec_from_file_location("recipes", _PATH)
 assert _SPEC is not None
 assert _SPEC.loader is not None
 recipes: Any = importlib.util.module_from_spec(_SPEC)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from reports.prelude import DATA, X, packed
+from prelude import DATA, X, packed
 
 import fastload
 from fastload import ArrayDataset, DecodeImage, FastLoader, Normalize

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
-from reports.prelude import packed, put, tar
+from prelude import packed, put, tar
 
 import fastload
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from reports.prelude import DATA, put
+from prelude import DATA, put
 from torch.utils.data import Subset, TensorDataset
 
 from fastload import FastLoader, Mixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tarfile
 
 import numpy as np
-from reports.prelude import X, one_batch, packed, put, tar
+from prelude import X, one_batch, packed, put, tar
 
 
 def test_the_batch_holds_all_samples() -> None:

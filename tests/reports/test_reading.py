@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from reports.prelude import put
+from prelude import put
 
 import fastload
 from fastload import FormatError

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from reports.prelude import packed, put, tar
+from prelude import packed, put, tar
 
 import fastload
 from fastload.cli import main

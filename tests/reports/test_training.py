@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from reports.prelude import X, one_batch
+from prelude import X, one_batch
 from torch import Tensor, nn
 
 from fastload import ArrayDataset, FastLoader, TrainStep

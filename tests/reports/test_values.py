@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from reports.prelude import packed, put
+from prelude import packed, put
 
 import fastload
 

@@ -21,7 +21,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-SCRIPT = Path(__file__).parents[1] / "torchrun_training.py"
+SCRIPT = Path(__file__).parents[1] / "support/torchrun_training.py"
 
 
 def main() -> int:

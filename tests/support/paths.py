@@ -1,0 +1,10 @@
+"""Folders of the project that tests read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+TESTS = ROOT / "tests"
+SUPPORT = TESTS / "support"
+GOLDEN = TESTS / "golden"
