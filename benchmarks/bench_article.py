@@ -27,10 +27,10 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 import fastload
 from fastload import FastLoader
-from fastload.bench import system
-from fastload.bench.timing import digits, median_ratio, take_turns
-from fastload.demo import ImageFolder, reproducible, write_pngs
-from fastload.runs import Run
+from fastload.tools.bench import system
+from fastload.tools.bench.timing import digits, median_ratio, take_turns
+from fastload.tools.demo import ImageFolder, reproducible, write_pngs
+from fastload.tools.report import Run
 
 IMAGES = 50_000
 SIDE = 32

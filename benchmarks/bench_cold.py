@@ -20,8 +20,8 @@ from harness import main, write_labels, write_rows
 from torch_datasets import MemmapDataset
 
 import fastload
-from fastload.bench import system
-from fastload.bench.timing import digits, drive_once, median_ratio, take_turns
+from fastload.tools.bench import system
+from fastload.tools.bench.timing import digits, drive_once, median_ratio, take_turns
 
 ROW_BYTES = 150_528
 ROWS = 10_000

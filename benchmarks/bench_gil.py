@@ -23,7 +23,7 @@ import numpy as np
 from harness import main, write_rows
 
 import fastload
-from fastload.bench.timing import digits, median_ratio, take_turns
+from fastload.tools.bench.timing import digits, median_ratio, take_turns
 
 ROW_BYTES = 150_528
 ROWS = 8_000

@@ -23,7 +23,7 @@ from harness import main, write_labels, write_rows
 
 import fastload
 from fastload import FastLoader
-from fastload.bench.timing import digits, median_ratio, take_turns
+from fastload.tools.bench.timing import digits, median_ratio, take_turns
 
 ROW_BYTES = 224 * 224 * 3
 SIZES = (4, 32, 256)  # samples of a batch

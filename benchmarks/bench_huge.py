@@ -15,8 +15,8 @@ from typing import Any
 from harness import main
 
 import fastload
-from fastload.bench.system import Resident, drop_from_cache
-from fastload.bench.timing import digits
+from fastload.tools.bench.system import Resident, drop_from_cache
+from fastload.tools.bench.timing import digits
 
 ROWS = 10**9
 BATCH = 256

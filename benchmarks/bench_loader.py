@@ -18,8 +18,8 @@ from harness import main, write_labels, write_rows
 from torch_datasets import BatchedDataset, MemmapDataset, identity
 
 from fastload import ArrayDataset, FastLoader, _core
-from fastload.bench import system, torch_side
-from fastload.bench.timing import Speed, digits, drive, median_ratio, summary, take_turns
+from fastload.tools.bench import system, torch_side
+from fastload.tools.bench.timing import Speed, digits, drive, median_ratio, summary, take_turns
 
 BATCH = 256
 WORKERS = (0, 1, 2, 4)

@@ -16,7 +16,7 @@ from typing import Any
 from harness import main, write_labels, write_rows
 
 from fastload import ArrayDataset, FastLoader
-from fastload.bench.system import Resident
+from fastload.tools.bench.system import Resident
 
 ROW_BYTES = 150_528
 ROWS = 4_000

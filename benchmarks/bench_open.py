@@ -18,10 +18,10 @@ import numpy as np
 from harness import main
 
 import fastload
-from fastload.bench.timing import digits
-from fastload.formats.extents import Field
+from fastload.formats.fields import Field
 from fastload.formats.manifest import Manifest, Shards
 from fastload.formats.shard import place_shards
+from fastload.tools.bench.timing import digits
 
 SHARDS = 10_000
 FILE = "shard-{:06d}.safetensors"

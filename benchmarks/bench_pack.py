@@ -19,7 +19,7 @@ from typing import Any
 from harness import main, write_rows
 
 import fastload
-from fastload.bench.timing import digits, median_ratio, take_turns
+from fastload.tools.bench.timing import digits, median_ratio, take_turns
 
 ROW_BYTES = 150_528
 ROWS = 10_000

@@ -26,7 +26,7 @@ from harness import main
 from PIL import Image
 
 import fastload
-from fastload.bench.timing import digits, median_ratio, take_turns
+from fastload.tools.bench.timing import digits, median_ratio, take_turns
 
 IMAGES = 16_000
 CLASSES = 100

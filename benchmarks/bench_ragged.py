@@ -20,8 +20,8 @@ from harness import main
 from torch.nn.utils.rnn import pad_sequence
 
 import fastload
-from fastload.bench import torch_side
-from fastload.bench.timing import Speed, digits, drive, median_ratio, summary, take_turns
+from fastload.tools.bench import torch_side
+from fastload.tools.bench.timing import Speed, digits, drive, median_ratio, summary, take_turns
 
 BATCH = 64
 WORKERS = (0, 1, 2)

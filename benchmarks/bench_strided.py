@@ -21,7 +21,7 @@ from harness import main
 from torch.utils.data import DataLoader, TensorDataset
 
 from fastload import FastLoader
-from fastload.bench.timing import digits, median_ratio, take_turns
+from fastload.tools.bench.timing import digits, median_ratio, take_turns
 
 ROWS, COLUMNS = 2_000_000, 60
 BATCHES = (256, 1024)

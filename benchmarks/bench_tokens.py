@@ -18,8 +18,8 @@ import torch
 from harness import FILL_BYTES, main
 
 from fastload import FastLoader, TokenDataset, _core
-from fastload.bench import system
-from fastload.bench.timing import Speed, digits, drive, median_ratio, summary, take_turns
+from fastload.tools.bench import system
+from fastload.tools.bench.timing import Speed, digits, drive, median_ratio, summary, take_turns
 
 TOKENS = 200_000_000
 # Batch size and tokens of a window: nanoGPT's for GPT-2, for its small model, and a large batch.

@@ -26,8 +26,8 @@ from torch.nn import functional as F
 
 import fastload
 from fastload import FastLoader, Normalize, ToChannelsFirst
-from fastload.bench import system, torch_side
-from fastload.bench.timing import digits, median_ratio, take_turns
+from fastload.tools.bench import system, torch_side
+from fastload.tools.bench.timing import digits, median_ratio, take_turns
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 SIDE = 224

@@ -24,10 +24,10 @@ from harness import main, write_rows
 
 import fastload
 from fastload import FastLoader, Normalize, ToChannelsFirst
-from fastload.bench import system, torch_side
-from fastload.bench.timing import Speed, digits, drive, median_ratio, summary, take_turns
-from fastload.formats.extents import Field
-from fastload.pixels import make_pixels
+from fastload.batch.pixels import make_pixels
+from fastload.formats.fields import Field
+from fastload.tools.bench import system, torch_side
+from fastload.tools.bench.timing import Speed, digits, drive, median_ratio, summary, take_turns
 
 SHAPE = (224, 224, 3)
 ROW_BYTES = 224 * 224 * 3

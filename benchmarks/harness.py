@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from fastload.bench import system
+from fastload.tools.bench import system
 
 FILL_BYTES = 32 << 20
 

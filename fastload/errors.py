@@ -21,6 +21,8 @@ class FormatError(ValueError):
         True
     """
 
+    __module__ = "fastload"
+
 
 def refuse_pipe(path: str | os.PathLike[str]) -> None:
     """Raises FormatError for a pipe or a socket: opening it would wait for another process.
@@ -61,6 +63,8 @@ class StoppedError(RuntimeError):
         True
     """
 
+    __module__ = "fastload"
+
 
 class CudaError(RuntimeError):
     """The CUDA driver cannot be used, or one of its calls failed.
@@ -73,3 +77,5 @@ class CudaError(RuntimeError):
         >>> issubclass(fastload.CudaError, RuntimeError)
         True
     """
+
+    __module__ = "fastload"

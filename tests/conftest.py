@@ -159,8 +159,8 @@ def run_torch(
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGpu]:
     """The device `cuda:0` of the loaders; all that was promised of its use held."""
     from fastload import _core  # not before the path has been put right
-    from fastload import device as devices
-    from fastload.cuda import Cuda
+    from fastload.device import prefetcher as devices
+    from fastload.device.cuda_copier import Cuda
 
     made = FakeGpu(built("fake_cuda") / "libfake_cuda.so")
     monkeypatch.setattr(

@@ -25,7 +25,7 @@ def substitute() -> None:
     if "resource_tracker" in " ".join(sys.orig_argv):
         return  # a helper process of multiprocessing, which loads nothing
     torch_data = importlib.import_module("torch.utils.data")
-    loader = importlib.import_module("fastload.loader").FastLoader
+    loader = importlib.import_module("fastload.loader.loader").FastLoader
     if os.environ[LIBRARY] == "torchdata":
         importlib.import_module("torchdata.stateful_dataloader").StatefulDataLoader = _stateful(
             loader
@@ -54,8 +54,8 @@ _skipped: dict[str, str] = {}
 def pytest_configure() -> None:
     """Counts the iterators that are made in this process."""
     torch_data = importlib.import_module("torch.utils.data")
-    native = importlib.import_module("fastload.iterator")._NativeIterator
-    assert torch_data.DataLoader is importlib.import_module("fastload.loader").FastLoader
+    native = importlib.import_module("fastload.loader.native_iterator")._NativeIterator
+    assert torch_data.DataLoader is importlib.import_module("fastload.loader.loader").FastLoader
     native._begin = _counted(native._begin, "native")
     base = torch_data.dataloader._BaseDataLoaderIter
     base.__init__ = _counted(base.__init__, "torch")

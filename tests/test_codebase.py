@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 import importlib.metadata
+import pickle
 import re
 import shutil
 import subprocess
@@ -30,89 +32,34 @@ CPP_LAYERS = {
     "bindings": {"base", "order", "storage", "batch", "device", "engine"},
 }
 
-# What each part of the package may import from it, at any depth of the code. Reading order.
-GROUND = {"_core", "errors", "structure", "indexing", "sample_keys"}
-DATA = GROUND | {"formats", "pixels", "transforms", "dataset", "array_dataset", "tokens"}
-DATA |= {"mixture", "native"}
-ORDER = {"_core", "errors", "sample_keys", "ranks", "order", "torch_order", "weighted", "state"}
-ORDER |= {"keyed", "streams"}
-DEVICE = {"_core", "errors", "formats", "parts", "copies", "shipments", "cuda", "device"}
-RUN = DATA | ORDER | DEVICE
-RUN |= {"handover", "load_stats", "tables", "decode", "kernels", "batches", "arguments", "run"}
-RUN |= {"sample_arrays", "batch_collate", "explain", "left_out"}
-LOADER = RUN | {"iterator", "tracking", "trainers", "groups", "stateful", "loader"}
+# What each room of the package may import, besides itself and `_core`, anywhere in its code.
 PYTHON_LAYERS = {
     "errors": set(),
-    "structure": {"errors"},
-    "indexing": set(),
-    "sample_keys": set(),
-    "formats": GROUND,
-    "pixels": {"_core", "formats"},
-    "transforms": GROUND | {"formats", "pixels"},
-    "dataset": GROUND | {"formats"},
-    "array_dataset": GROUND | {"formats", "dataset"},
-    "tokens": GROUND | {"formats", "dataset"},
-    "mixture": GROUND | {"formats", "dataset"},
-    "native": DATA,
-    "ranks": {"errors"},
-    "order": {"_core", "errors", "sample_keys", "ranks"},
-    "torch_order": {"errors"},
-    "state": {"errors", "ranks", "order", "torch_order"},
-    "weighted": {"_core", "order"},
-    "keyed": {"_core", "sample_keys", "order", "state", "weighted"},
-    "streams": ORDER | {"formats"},
-    "parts": {"_core", "formats"},
-    "copies": {"parts"},
-    "shipments": {"_core", "formats", "parts"},
-    "cuda": DEVICE,
-    "device": DEVICE,
-    "handover": ORDER | DEVICE | {"handover"},
-    "load_stats": {"_core"},
-    "tables": DATA,
-    "tracking": ORDER | DEVICE | {"structure", "handover", "load_stats", "batch_collate"},
-    "decode": {"_core", "errors", "formats", "pixels", "transforms"},
-    "kernels": {"_core", "formats", "pixels", "parts"},
-    "batches": DATA | {"decode", "parts", "kernels"},
-    "left_out": {"formats", "decode", "transforms"},
-    "arguments": DATA | ORDER | {"decode", "parts", "kernels", "batches"},
-    "sample_arrays": DATA | {"decode"},
-    "batch_collate": DATA | ORDER | DEVICE | {"batches", "arguments", "sample_arrays"},
-    "explain": DATA | ORDER | {"arguments", "batch_collate"},
-    "run": RUN,
-    "iterator": RUN,
-    "trainers": ORDER,
-    "groups": DATA | ORDER,
-    "stateful": RUN | {"trainers"},
-    "loader": LOADER,
-    "nvml": set(),
-    "stall": set(),
-    "strict_json": set(),
-    "log_lines": {"strict_json", "errors", "host", "ranks", "structure", "nvml", "stall"},
-    "step_log": {"errors", "groups", "log_lines", "stall"},
-    "gradients": {"ranks", "groups"},
-    "schedules": set(),
-    "plain_state": set(),
-    "train": {"errors", "groups", "gradients", "schedules", "plain_state", "checkpoint"}
-    | {"log_lines", "stall", "step_log"},
-    "checkpoint": {"errors", "ranks", "plain_state"},
-    "processes": {"ranks"},
-    "loops": LOADER | {"train", "processes"},
-    "integrations": LOADER,
-    "pack": GROUND | {"formats", "dataset"},
-    "verify": GROUND | {"formats"},
-    "measured": set(),
-    "host": set(),
-    "charts": set(),
-    "bench": LOADER | {"charts", "host", "measured"},
-    "demo": LOADER | {"bench", "pack"},
-    "run_log": {"groups", "log_lines", "stall"},
-    "runs": {"errors", "measured"},
-    "run_charts": {"charts", "host", "runs"},
-    "doctor": LOADER | {"bench", "charts", "host", "measured", "nvml"},
-    "cli": LOADER
-    | {"strict_json", "bench", "demo", "doctor", "pack", "charts", "runs", "run_charts", "verify"},
-    "__main__": {"cli"},
+    "formats": {"errors"},
+    "order": {"errors", "formats"},
+    "datasets": {"errors", "formats", "order"},
+    "batch": {"errors", "formats", "order"},
+    "device": {"errors", "formats", "batch"},
+    "loader": {"errors", "formats", "order", "datasets", "batch", "device"},
+    "training": {"errors", "formats", "order", "loader"},
+    "integrations": {"order", "batch", "loader"},
+    "packing": {"errors", "formats", "datasets"},
+    "tools": {"errors", "formats", "order", "datasets", "batch", "loader", "training", "packing"},
+    "cli": {"formats", "datasets", "packing", "tools"},
 }
+
+
+def modules() -> dict[str, Path]:
+    """The modules of the package by name, without the package itself."""
+    found = {}
+    for path in sorted((ROOT / "fastload").rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        found[".".join(parts).removesuffix(".__init__")] = path
+    del found["fastload"]
+    return found
+
+
+MODULES = modules()
 
 
 def sources(*suffixes: str) -> Iterator[Path]:
@@ -132,19 +79,18 @@ def includes(path: Path) -> list[str]:
 
 
 def package_imports(path: Path) -> set[str]:
-    """First-level names inside `fastload` that a module imports, anywhere in its code."""
+    """The modules of `fastload` that a module imports, anywhere in its code."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module == "fastload":
-            names = [f"fastload.{alias.name}" for alias in node.names]
+            assert "fastload" not in names, f"{path}: import the module, not the package"
         elif isinstance(node, ast.ImportFrom):
-            names = [node.module or ""]
+            inner = [f"{node.module}.{alias.name}" for alias in node.names]
+            names = [name if name in MODULES else node.module or "" for name in inner]
         else:
             continue
-        found |= {name.split(".")[1] for name in names if name.startswith("fastload.")}
-        assert "fastload" not in names, f"{path}: import the module, not the package"
+        found |= {name for name in names if name in MODULES}
     return found
 
 
@@ -175,34 +121,78 @@ def test_cmake_lists_each_cpp_source() -> None:
     assert listed == found
 
 
-def test_python_modules_import_only_lower_layers() -> None:
-    for path in (ROOT / "fastload").rglob("*.py"):
-        parts = path.relative_to(ROOT / "fastload").with_suffix("").parts
-        if parts == ("__init__",):
-            continue
-        room = parts[0]
-        assert room in PYTHON_LAYERS, f"{path}: give `{room}` its place in PYTHON_LAYERS"
-        above = package_imports(path) - PYTHON_LAYERS[room] - {room}
-        assert not above, f"{path} imports {sorted(above)}"
+def test_rooms_import_only_lower_rooms() -> None:
+    for name, path in MODULES.items():
+        room = name.split(".")[1]
+        if room != "__main__":
+            assert room in PYTHON_LAYERS, f"{path}: give `{room}` its place in PYTHON_LAYERS"
+            above = {other.split(".")[1] for other in package_imports(path)} - {room}
+            above -= PYTHON_LAYERS[room]
+            assert not above, f"{path} imports {sorted(above)}"
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    graph = {name: package_imports(path) - {name} for name, path in MODULES.items()}
+    list(graphlib.TopologicalSorter(graph).static_order())  # raises CycleError with the circle
+
+
+def test_rooms_hold_the_modules() -> None:
+    assert len(list((ROOT / "fastload").glob("*.py"))) <= 6
+    for folder in (ROOT / "fastload").rglob("*"):
+        if folder.is_dir() and any(folder.glob("*.py")):
+            assert (folder / "__init__.py").exists(), f"{folder} is no package"
 
 
 @pytest.mark.parametrize(
-    "module", ["fastload", "fastload.pack", "fastload.cli", "fastload.formats", "fastload.dataset"]
+    "module",
+    [
+        "fastload.datasets.file_datasets",
+        "fastload",
+        "fastload.packing",
+        "fastload.cli",
+        "fastload.formats",
+    ],
 )
 def test_import_leaves_heavy_packages_and_all_kinds_of_input_alone(
     module: str, run_python: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
     run_python(
         f"import sys, {module}\n"
-        "heavy = {'torch', 'PIL', 'rich', 'matplotlib', 'fastload.pack.sources.kinds'}\n"
+        "heavy = {'torch', 'PIL', 'rich', 'matplotlib', 'fastload.packing.kinds.registry'}\n"
         "heavy &= set(sys.modules)\n"
         "assert not heavy, heavy"
     )
 
 
-def test_each_public_name_exists() -> None:
-    for name in fastload.__all__:
+def test_each_public_name_has_a_docstring() -> None:
+    for name in dir(fastload):
         assert getattr(fastload, name).__doc__, name
+
+
+def test_public_classes_are_named_by_the_package() -> None:
+    for name in dir(fastload):
+        value = getattr(fastload, name)
+        if isinstance(value, type):
+            assert f"{value.__module__}.{value.__qualname__}" == f"fastload.{name}"
+            assert pickle.loads(pickle.dumps(value)) is value
+
+
+@pytest.mark.parametrize("first", ["fastload.packing", "fastload.packing.convert", "fastload.pack"])
+def test_pack_is_the_function_after_any_import_order(
+    first: str, run_python: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    begin = f"import {first}" if first != "fastload.pack" else "from fastload import pack"
+    run_python(
+        f"{begin}\nimport fastload, fastload.packing\n"
+        "assert fastload.pack is fastload.packing.pack, fastload.pack\n"
+        "assert callable(fastload.pack)"
+    )
+
+
+def test_a_star_import_gives_all_public_names_but_open() -> None:
+    names: dict[str, object] = {}
+    exec("from fastload import *", names)
+    assert names.keys() - {"__builtins__"} == set(dir(fastload)) - {"open"} == set(fastload.__all__)
 
 
 # --- Version and stub -------------------------------------------------------------------------

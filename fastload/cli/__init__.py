@@ -32,7 +32,7 @@ _COMMANDS = {
     ),
     "doctor": ("fastload.cli.doctor", "find out why a training, or its data, are slow"),
     "report": ("fastload.cli.report", "compare trainings by their logs"),
-    "demo": ("fastload.demo", "tell the whole story on real data, in two minutes"),
+    "demo": ("fastload.tools.demo", "tell the whole story on real data, in two minutes"),
 }
 
 

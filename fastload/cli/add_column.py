@@ -19,6 +19,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Adds fields; returns the exit code."""
-    from fastload.pack.grow import add_column
+    from fastload.packing.grow import add_column
 
     return write("now {rows} in {shards}", arguments, arguments.dataset, add_column)

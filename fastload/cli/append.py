@@ -19,6 +19,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Appends; returns the exit code."""
-    from fastload.pack.grow import append
+    from fastload.packing.grow import append
 
     return write("now {rows} in {shards}", arguments, arguments.dataset, append)

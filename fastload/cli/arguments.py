@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fastload.pack.sources.kind import Option
+    from fastload.packing.inputs.kind import Option
 
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
@@ -26,8 +26,8 @@ def add_source(parser: argparse.ArgumentParser) -> None:
 
 def add_reading(parser: argparse.ArgumentParser) -> None:
     """How an input is read. `--from KIND --help` shows the options of that kind alone."""
-    from fastload.pack.sources.kind import DTYPES
-    from fastload.pack.sources.kinds import KINDS, OPTIONS
+    from fastload.packing.inputs.kind import DTYPES
+    from fastload.packing.kinds.registry import KINDS, OPTIONS
 
     declared = {
         option.name: _add_option(
@@ -70,8 +70,8 @@ class _KindAction(argparse.Action):
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, value: Any, *_: Any
     ) -> None:
-        from fastload.pack.sources.kind import DTYPES
-        from fastload.pack.sources.kinds import KINDS
+        from fastload.packing.inputs.kind import DTYPES
+        from fastload.packing.kinds.registry import KINDS
 
         setattr(namespace, self.dest, value)
         for kind in KINDS:
@@ -102,7 +102,7 @@ def add_raw(parser: argparse.ArgumentParser) -> None:
 
 def add_selection(parser: argparse.ArgumentParser) -> None:
     """What is taken of an input."""
-    from fastload.pack.missing import POLICIES
+    from fastload.packing.missing import POLICIES
 
     add = parser.add_argument
     add("--fields", type=_names, metavar="A,B", help="keep these fields only")
@@ -124,7 +124,7 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
 
 def add_writing(parser: argparse.ArgumentParser) -> None:
     """How shards are written, and by whom."""
-    from fastload.pack.engines import ENGINES
+    from fastload.packing.jobs.engines import ENGINES
 
     add = parser.add_argument
     add("--shard-size", type=_size, metavar="SIZE", help="such as 64MiB (default: 256MiB)")

@@ -8,11 +8,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from fastload import strict_json
 from fastload.cli.arguments import add_raw, image_size, output
-from fastload.dataset import Dataset
-from fastload.dataset import open as open_dataset
-from fastload.tokens import TokenDataset
+from fastload.datasets.file_datasets import Dataset
+from fastload.datasets.file_datasets import open as open_dataset
+from fastload.datasets.token_dataset import TokenDataset
+from fastload.formats import strict_json
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,9 +64,9 @@ def run(args: argparse.Namespace) -> int:
     """Measures, prints the table, writes the files asked for; returns the exit code."""
     from rich.console import Console
 
-    from fastload import charts
-    from fastload.bench import report
-    from fastload.bench.measure import Settings, measure
+    from fastload.tools import charts
+    from fastload.tools.bench import report
+    from fastload.tools.bench.measure import Settings, measure
 
     draws = charts.is_available()
     if args.plot and draws:

@@ -6,8 +6,8 @@ import argparse
 import sys
 from typing import Any
 
-from fastload import strict_json
 from fastload.cli.arguments import output
+from fastload.formats import strict_json
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,9 +30,9 @@ def run(arguments: argparse.Namespace) -> int:
         raise ValueError(f"--steps must be at least 1, not {arguments.steps}")
     if not arguments.path.endswith(".py"):
         return _check_data(arguments)
-    from fastload.doctor import show
-    from fastload.doctor.phases import Probe
-    from fastload.doctor.script import examine
+    from fastload.tools.doctor import show
+    from fastload.tools.doctor.phases import Probe
+    from fastload.tools.doctor.script import examine
 
     report = examine(arguments.path, arguments.arguments, Probe(arguments.steps))
     if report is None:  # another rank has it
@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _check_data(arguments: argparse.Namespace) -> int:
-    from fastload.doctor import data
+    from fastload.tools.doctor import data
 
     if arguments.arguments or arguments.html:
         raise ValueError(

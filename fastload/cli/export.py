@@ -21,8 +21,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Exports; returns the exit code."""
-    from fastload.dataset import open as open_dataset
-    from fastload.pack.export import export
+    from fastload.datasets.file_datasets import open as open_dataset
+    from fastload.packing.export.export import export
 
     dataset = open_dataset(
         arguments.dataset, dtype=arguments.dtype, shape=arguments.shape, split=arguments.split

@@ -27,8 +27,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Prints the first samples; returns the exit code."""
     from rich.console import Console
 
-    from fastload.dataset import open as open_dataset
-    from fastload.pack.reading import read_rows
+    from fastload.datasets.file_datasets import open as open_dataset
+    from fastload.packing.reading import read_rows
 
     dataset = open_dataset(
         arguments.path, dtype=arguments.dtype, shape=arguments.shape, split=arguments.split
@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _value(field: Any, column: Any) -> str:
     from fastload.formats.fields import BYTE_STRINGS
-    from fastload.pack.cast import decoded
+    from fastload.packing.cast import decoded
 
     values = column.values if field.ragged else column[0]
     if field.logical in BYTE_STRINGS:

@@ -11,12 +11,13 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from fastload import strict_json
 from fastload.cli.arguments import add_raw
 from fastload.cli.text import count, printable, readable
+from fastload.formats import strict_json
 
 if TYPE_CHECKING:
-    from fastload.formats.extents import Column, Extents
+    from fastload.formats.columns import Column
+    from fastload.formats.extents import Extents
 
 _LONGEST_LIST = 30  # of classes and of skipped files
 _MOST_SIZES = 1 << 20  # of images that are looked at
@@ -56,7 +57,7 @@ def describe(path: str, *, dtype: Any = None, shape: Any = None) -> dict[str, An
     from fastload.formats import is_packed, open_extents, packed
     from fastload.formats.fields import schema
     from fastload.formats.files import absolute
-    from fastload.structure import to_json
+    from fastload.formats.structure import to_json
 
     manifest = packed.read_manifest(path) if is_packed(path) else None
     extents = open_extents(path, dtype=dtype, shape=shape)

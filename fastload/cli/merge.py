@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Merges; returns the exit code."""
-    from fastload.pack.merge import merge
+    from fastload.packing.merge import merge
 
     start = time.monotonic()
     report = merge(arguments.out, arguments.inputs, overwrite=arguments.overwrite)

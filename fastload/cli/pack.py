@@ -12,7 +12,7 @@ from fastload.cli.text import count, printable, readable
 from fastload.cli.writing import console, tell_of_input, write
 
 if TYPE_CHECKING:
-    from fastload.pack import PackReport
+    from fastload.packing import PackReport
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Packs; returns the exit code."""
-    from fastload.pack import pack
+    from fastload.packing import pack
 
     if arguments.dry_run:
         options = shared.given(arguments)

@@ -6,9 +6,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from fastload import strict_json
 from fastload.cli.arguments import output
 from fastload.cli.text import printable
+from fastload.formats import strict_json
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +31,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     Without matplotlib tables are printed and written, and how to install it is said.
     """
-    from fastload import charts, run_charts, runs
+    from fastload.tools import charts
+    from fastload.tools import report as runs
+    from fastload.tools import report_charts as run_charts
 
     found: list[runs.Run] = []
     for log in arguments.logs:

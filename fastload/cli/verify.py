@@ -7,10 +7,10 @@ import sys
 import time
 from typing import Any
 
-from fastload import strict_json
 from fastload.cli.arguments import add_raw
 from fastload.cli.text import count, printable, readable
-from fastload.verify import VerifyReport, verify
+from fastload.formats import strict_json
+from fastload.formats.verify import VerifyReport, verify
 
 _LINE_SECONDS = 5.0
 _DAMAGED = 1  # the exit code

@@ -16,7 +16,7 @@ from fastload.cli.text import INTERRUPTED, complain, count, explained, printable
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from fastload.pack import PackReport
+    from fastload.packing import PackReport
 
 SKIPPED = 3
 
@@ -39,8 +39,8 @@ def write(
         out: The folder that is written.
         function: Called with the arguments and a display for its progress.
     """
-    from fastload.pack.engines import connected
-    from fastload.pack.progress import ProgressDisplay
+    from fastload.packing.jobs.engines import connected
+    from fastload.packing.progress import ProgressDisplay
 
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # for module:object, as `python -m` does
@@ -64,7 +64,7 @@ def write(
 
 def tell(done: str, report: PackReport, took: str) -> int:
     """Prints what was written, and what it took; returns the exit code."""
-    from fastload.pack.convert import COMPLETE
+    from fastload.packing.convert import COMPLETE
 
     screen = console()
     tell_of_input(report)
@@ -107,7 +107,7 @@ def _about_missing(report: PackReport) -> Iterator[str]:
 
 
 def _how_to_go_on(out: str, words: list[str]) -> str:
-    from fastload.pack.folder import unfinished
+    from fastload.packing.output.folder import unfinished
 
     if (shards := unfinished(out)) is None:
         return ""

@@ -8,14 +8,7 @@ from typing import Any
 from fastload.errors import FormatError
 from fastload.formats import npy, packed, raw, safetensors
 from fastload.formats.extents import Extents
-from fastload.formats.files import (
-    AnyPath,
-    Paths,
-    absolute,
-    absolute_paths,
-    file_source,
-    suffix,
-)
+from fastload.formats.files import AnyPath, Paths, absolute, absolute_paths, file_source, suffix
 from fastload.formats.signatures import refuse_other_formats
 from fastload.formats.walk import data_files
 

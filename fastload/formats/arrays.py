@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fastload.formats.extents import DTYPES, Column, Extents, Field, Group, MemorySource
+from fastload.formats.columns import Column, Group, MemorySource
+from fastload.formats.extents import Extents
+from fastload.formats.fields import DTYPES, Field
 
 
 @functools.cache

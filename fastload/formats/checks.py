@@ -9,7 +9,8 @@ import numpy as np
 
 from fastload import _core
 from fastload.errors import FormatError, warn
-from fastload.formats.extents import Column, Extents, FileSource, Int64Array, Source
+from fastload.formats.columns import Column, FileSource, Int64Array, Source
+from fastload.formats.extents import Extents
 
 VERIFY_KINDS = (None, "open", "lazy")
 

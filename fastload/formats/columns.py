@@ -1,186 +1,281 @@
-"""One field of all samples: an array of its values, and the lengths of its samples."""
+"""Where the samples of fields lie: sources, columns, and groups of columns."""
 
 from __future__ import annotations
 
+import ctypes
+import math
 import os
-from collections.abc import Iterator
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from fastload.errors import FormatError
-from fastload.formats.extents import Column, Extents, Field, FileSource, Group, Int64Array
-from fastload.formats.fields import BYTE_STRINGS, TEXT, torch_dtype
+from fastload.formats.fields import DTYPES as DTYPES
+from fastload.formats.fields import MAX_BYTES as MAX_BYTES
+from fastload.formats.fields import Field as Field
 
 if TYPE_CHECKING:
-    from fastload import _core
-
-_CHUNK_BYTES = 1 << 26  # of text or bytes that are gathered at once
+    pass
 
 
-def read_column(extents: Extents, name: str, io: str) -> Any:
-    """The values of a field; see `Dataset.column`."""
-    alone = _alone(extents, name)
-    group, column = alone.groups[0], alone.columns[0]
-    field, table = column.field, alone.build(io)
-    if field.ragged and field.logical not in BYTE_STRINGS:
-        raise ValueError(
-            f"field {name!r} has samples of different lengths, which are no array: "
-            f"lengths({name!r}) returns their lengths, dataset[start:stop] the samples"
-        )
-    if field.ragged:
-        return [sample for rows in _chunks(table) for sample in _strings(table, field, rows)]
-    if (view := _view(group, column, table)) is not None:
-        return view
-    values = np.empty((alone.rows, *field.shape), field.storage)
-    table.gather(np.arange(alone.rows), [values])
-    return viewed(values, field)
+Int64Array = npt.NDArray[np.int64]
 
 
-def read_lengths(extents: Extents, name: str, io: str) -> Int64Array:
-    """The length of each sample of a field; see `Dataset.lengths`."""
-    alone = _alone(extents, name)
-    field = alone.fields[0]
-    if field.ragged:
-        return alone.build(io).lengths(0, np.arange(alone.rows))
-    if not field.shape:
-        raise ValueError(f"field {name!r} has no lengths: its samples are single numbers")
-    return np.full(alone.rows, field.shape[0], np.int64)
+_CASTS = frozenset(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32))
 
 
-def _alone(extents: Extents, name: str) -> Extents:
-    """The extents of one field, whose samples are bare.
+_SIZE = attrgetter("size_bytes")
 
-    Raises:
-        ValueError: there is no such field, or there are several.
+
+SIZE_BYTES = 8
+"""Of height and width of an image."""
+
+
+class Blocks(NamedTuple):
+    """The part of a file that is cut into blocks with a CRC-32C each.
+
+    Attributes:
+        begin: The byte where the first block begins; the header is before it.
+        end: The byte where the last one ends, which may be shorter.
+        block_bytes: Of each other one; a power of two.
+        crcs: The byte where the blocks' checksums lie, little-endian uint32s. That of the header
+            lies right before them.
+        lazy: Whether a block is checked before it is read first.
     """
-    found = [
-        replace(group, columns=(column,))
-        for group in extents.groups
-        for column in group.columns
-        if column.field.name == name
-    ]
-    if len(found) != 1:
-        names = ", ".join(repr(field.name) for field in extents.fields)
-        what = f"several fields are named {name!r}" if found else f"no field {name!r}"
-        raise ValueError(f"{what}; the fields are {names}")
-    return replace(extents, groups=(found[0],), structure=0, content=None)
+
+    begin: int
+    end: int
+    block_bytes: int
+    crcs: int
+    lazy: bool = False
 
 
-# --- Fixed fields -------------------------------------------------------------------------------
+class FileSource(NamedTuple):  # not a dataclass: ten thousand are made in milliseconds
+    """A file as it was when it was opened.
 
-
-class _Memory:
-    """Memory as numpy reads it, with the object that keeps it alive."""
-
-    def __init__(self, owner: object, interface: dict[str, Any]) -> None:
-        self.owner = owner
-        self.__array_interface__ = interface
-
-
-def _view(group: Group, column: Column, table: _core.Table) -> npt.NDArray[Any] | None:
-    """A read-only array over the memory or mapped file that holds all rows; None if none does."""
-    shards = np.flatnonzero(group.shard_rows)
-    field = column.field
-    # Tensors cannot be read-only, and what is cast on the way lies nowhere.
-    stored_elsewhere = column.stored is not None or field.storage.name != field.dtype
-    if len(shards) != 1 or group.index_map is not None or stored_elsewhere or not field.row_bytes:
-        return None
-    shard = int(shards[0])
-    source, owner = column.sources[shard], None
-    if not isinstance(source, FileSource):
-        owner, start = source.array, source.address
-    else:
-        lazy = source.blocks is not None and source.blocks.lazy
-        if lazy or field.dtype == "bool" or not _is_whole(source):
-            return None  # copied with the checks of every read; other bytes than 0 and 1 become 1
-        # The table numbers the files of its only column as they first appear.
-        owner = table.mapping(list(dict.fromkeys(column.sources)).index(source))
-        if owner is None:
-            return None
-        start = owner.__array_interface__["data"][0]
-    address = start + int(column.offsets[shard])
-    strides = column.shard_strides(shard)
-    if any(number % field.storage.alignment for number in (address, *strides)):
-        return None
-    interface = {
-        "version": 3,
-        "data": (address, True),
-        "shape": (group.rows, *field.shape),
-        "strides": strides,
-        "typestr": field.storage.str,
-    }
-    return np.asarray(_Memory(owner, interface))
-
-
-def _is_whole(source: FileSource) -> bool:
-    try:
-        return os.stat(source.path).st_size >= source.size_bytes
-    except OSError:
-        return False
-
-
-def viewed(array: npt.NDArray[Any], field: Field) -> Any:
-    """The array; a tensor if numpy has no dtype for it."""
-    if field.storage.name == field.dtype:
-        return array
-    import torch
-
-    return torch.from_numpy(array).view(torch_dtype(field.dtype))
-
-
-# --- Ragged fields ------------------------------------------------------------------------------
-
-
-def _chunks(table: _core.Table) -> Iterator[Int64Array]:
-    """The rows, in runs of about 64 MiB of text or bytes."""
-    ends = np.cumsum(table.lengths(0, np.arange(table.rows)))
-    start = 0
-    while start < table.rows:
-        before = int(ends[start - 1]) if start else 0
-        stop = int(np.searchsorted(ends, before + _CHUNK_BYTES, "right"))
-        yield np.arange(start, max(stop, start + 1))
-        start = max(stop, start + 1)
-
-
-def _strings(table: _core.Table, field: Field, rows: Int64Array) -> list[Any]:
-    lengths = table.lengths(0, rows)
-    content = np.empty(int(lengths.sum()), field.storage)
-    table.gather(rows, [content])
-    return ragged_samples(content, field, lengths, rows)
-
-
-def ragged_samples(
-    values: npt.NDArray[Any], field: Field, lengths: Int64Array, rows: Int64Array
-) -> list[Any]:
-    """The samples of a ragged field whose elements follow each other.
-
-    Args:
-        values: The elements of all samples.
-        field: Of the samples: text becomes str, bytes and encoded images bytes, numbers arrays.
-        lengths: Elements of each sample.
-        rows: The index of each sample, for messages.
-
-    Raises:
-        FormatError: text that is no valid UTF-8.
+    Attributes:
+        path: Absolute, undecodable bytes escaped.
+        size_bytes: Of the file.
+        blocks: The part of it that has checksums.
+        identity: Device, inode and time of the last change in ns, so that no other file is read
+            that was put in its place.
     """
-    ends = np.cumsum(lengths).tolist()
-    pieces = [slice(end - length, end) for end, length in zip(ends, lengths.tolist(), strict=True)]
-    if field.logical not in BYTE_STRINGS:
-        array = viewed(values, field)
-        return [array] if len(rows) == 1 else [array[piece] for piece in pieces]
-    content = values.tobytes()
-    if field.logical != TEXT:
-        return [content[piece] for piece in pieces]
-    texts = []
-    for piece, row in zip(pieces, rows, strict=True):
-        try:
-            texts.append(content[piece].decode("utf-8"))
-        except UnicodeDecodeError as error:
+
+    path: str
+    size_bytes: int
+    blocks: Blocks | None = None
+    identity: tuple[int, int, int] | None = None
+
+    def read(self, offset: int, size_bytes: int) -> bytes:
+        """Bytes of the file, fewer at its end."""
+        with open(self.path, "rb") as file:
+            return os.pread(file.fileno(), size_bytes, offset)
+
+    def __str__(self) -> str:
+        return self.path
+
+
+@dataclass(frozen=True, eq=False)
+class MemorySource:
+    """Memory from `address` on, kept alive by `array`."""
+
+    array: npt.NDArray[Any] = field(repr=False)
+    address: int
+    size_bytes: int
+
+    def read(self, offset: int, size_bytes: int) -> bytes:
+        """Bytes of the memory, fewer at its end."""
+        count = max(0, min(size_bytes, self.size_bytes - offset))
+        return ctypes.string_at(self.address + offset, count) if count else b""
+
+    def __str__(self) -> str:
+        return "memory"
+
+
+Source = FileSource | MemorySource
+
+
+@dataclass(frozen=True, eq=False)
+class Bounds:
+    """Where the samples of a ragged field begin and end.
+
+    A shard has int64[rows + 1] of them, counted in elements of its values; sample i lies between
+    bounds i and i + 1.
+
+    Attributes:
+        sources: One per shard.
+        offsets: One per shard: the byte of its source where the bounds start, aligned or not.
+        totals: One per shard: the elements that its values hold, which no bound may exceed.
+        ends: int64 (shards, 2): the bytes of its source where the first and the last bound of each
+            whole shard lie, for checks: a slice leaves them as they are. -1 where they need none.
+    """
+
+    sources: tuple[Source, ...]
+    offsets: Int64Array
+    totals: Int64Array
+    ends: Int64Array | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Column:
+    """A field's place in each shard of its group.
+
+    Attributes:
+        field: What lies there.
+        row_stride: Bytes from one row to the next; less than a row where windows overlap. Of a
+            ragged field the bytes of an element.
+        sources: One per shard.
+        offsets: One per shard: the byte of its source where row 0 starts, or the ragged values.
+        bounds: Of a ragged field.
+        stored: The dtype in the sources, where it is not that of the field: an integer narrower
+            than 64 bits, which the core casts to int64.
+        sizes: Of images whose sizes are stored, one per shard: the byte of its source where they
+            start: uint32 (rows, 2), height and width of each, 0 where they are not known.
+        strides: int64 (shards, 1 + axes of a sample): bytes from one row to the next and along each
+            axis, possibly 0 or negative, as numpy counts them; None where each row is one block.
+            Only memory has them; `row_stride` is then that of dense rows.
+    """
+
+    field: Field
+    row_stride: int
+    sources: tuple[Source, ...]
+    offsets: Int64Array
+    bounds: Bounds | None = None
+    stored: str | None = None
+    sizes: Int64Array | None = None
+    strides: Int64Array | None = None
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row in the sources; of an element if the field is ragged."""
+        if self.stored is None:
+            return self.field.row_bytes
+        return math.prod(self.field.shape) * np.dtype(self.stored).itemsize
+
+    def shard_strides(self, shard: int) -> tuple[int, ...]:
+        """Bytes from one row to the next and along each axis of a sample, as numpy counts them."""
+        if self.strides is not None:
+            return tuple(self.strides[shard].tolist())
+        return self.row_stride, *np.empty(self.field.shape, self.field.storage).strides
+
+    def check(self, shard_rows: Int64Array) -> None:
+        """Raises FormatError for the first shard that reaches beyond its source."""
+        name, bounds = self.field.name, self.bounds
+        if not len(shard_rows) == len(self.sources) == len(self.offsets):
+            raise ValueError(f"field {name!r}: sources and shards differ in number")
+        if not 0 <= self.row_stride <= MAX_BYTES:
+            raise ValueError(f"field {name!r}: bad row stride {self.row_stride}")
+        if self.stored is not None and (self.stored not in _CASTS or self.field.dtype != "int64"):
+            raise ValueError(f"field {name!r}: {self.stored} cannot be read as {self.field.dtype}")
+        if (bounds is not None) != self.field.ragged:
+            raise ValueError(f"field {name!r}: ragged fields have bounds, and no others")
+        if self.strides is not None:
+            self._check_strides(shard_rows)
+            return
+        if bounds is None:
+            self._check_room(self.sources, self.offsets, shard_rows, self.row_bytes, "samples")
+            return
+        if self.row_stride != self.row_bytes:
+            raise ValueError(f"field {name!r}: the elements of a ragged field are packed densely")
+        if not len(shard_rows) == len(bounds.sources) == len(bounds.offsets) == len(bounds.totals):
+            raise ValueError(f"field {name!r}: bounds and shards differ in number")
+        filled = np.where(shard_rows > 0, bounds.totals, 0)
+        if (filled < 0).any():
+            raise FormatError(f"field {name!r}: a shard has {filled.min()} elements")
+        self._check_room(self.sources, self.offsets, filled, self.row_bytes, "elements")
+        rows = np.where(shard_rows > 0, shard_rows + 1, 0)
+        self._check_room(bounds.sources, bounds.offsets, rows, 8, "bounds")
+        if self.sizes is not None:
+            self._check_room(self.sources, self.sizes, shard_rows, SIZE_BYTES, "sizes")
+
+    def _check_strides(self, shard_rows: Int64Array) -> None:
+        """The core compares them with the memory when it builds the table."""
+        name, width = self.field.name, 1 + len(self.field.shape)
+        if self.strides is None or self.strides.shape != (len(shard_rows), width):
+            raise ValueError(f"field {name!r}: strides and shape do not fit each other")
+        if self.bounds is not None or self.stored is not None:
+            raise ValueError(f"field {name!r}: only fixed fields have strides")
+        if any(isinstance(source, FileSource) for source in self.sources):
+            raise ValueError(f"field {name!r}: only memory has strides")
+
+    def _check_room(
+        self,
+        sources: tuple[Source, ...],
+        offsets: Int64Array,
+        counts: Int64Array,
+        size: int,
+        what: str,
+    ) -> None:
+        stride = size if what in ("bounds", "sizes") else self.row_stride
+        sizes = np.fromiter(map(_SIZE, sources), np.int64, len(sources))
+        # Divided rather than multiplied, so that nothing overflows.
+        room = sizes - offsets - size
+        fitting = np.where(room >= 0, room // max(stride, 1) + 1, 0)
+        if stride == 0:
+            fitting = np.where(room >= 0, counts, 0)
+        bad = (offsets < 0) | (offsets > MAX_BYTES) | (fitting < counts)
+        for shard in np.flatnonzero(bad & (counts > 0)):
             raise FormatError(
-                f"sample {row}: field {field.name!r} is no valid UTF-8: {error.reason} at byte "
-                f"{error.start}; `fastload verify --full` finds damaged files"
-            ) from error
-    return texts
+                f"{sources[shard]}: field {self.field.name!r}: {counts[shard]} {what} of {size} "
+                f"bytes from byte {offsets[shard]} on do not fit into {sizes[shard]} bytes"
+            )
+
+    def slice(self, shards: slice, skip: int) -> Column:
+        """The shards of a range, the first one without its first `skip` rows."""
+        bounds, offsets, sizes = self.bounds, self.offsets[shards].copy(), self.sizes
+        if sizes is not None:
+            sizes = sizes[shards].copy()
+            sizes[:1] += SIZE_BYTES * skip
+        if bounds is not None:
+            starts = bounds.offsets[shards].copy()
+            starts[:1] += 8 * skip
+            ends = None if bounds.ends is None else bounds.ends[shards]
+            bounds = Bounds(bounds.sources[shards], starts, bounds.totals[shards], ends)
+        else:
+            strides = self.strides
+            row_stride = self.row_stride if strides is None else strides[shards, 0][:1]
+            offsets[:1] += skip * row_stride
+        return replace(
+            self,
+            sources=self.sources[shards],
+            offsets=offsets,
+            bounds=bounds,
+            sizes=sizes,
+            strides=None if self.strides is None else self.strides[shards],
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Columns that share their shard boundaries.
+
+    Attributes:
+        shard_rows: Rows of each shard.
+        columns: The fields.
+        index_map: Row for each sample, counted through all shards; None for every row in order.
+    """
+
+    shard_rows: Int64Array
+    columns: tuple[Column, ...]
+    index_map: Int64Array | None = None
+
+    @cached_property
+    def rows(self) -> int:
+        """Samples: of the index map if there is one, else of all shards."""
+        return int(self.shard_rows.sum()) if self.index_map is None else len(self.index_map)
+
+    def slice(self, start: int, stop: int) -> Group:
+        """The samples [start, stop)."""
+        if self.index_map is not None:
+            return replace(self, index_map=self.index_map[start:stop])
+        ends = self.shard_rows.cumsum()
+        first, last = np.searchsorted(ends, [start, stop - 1], "right") if start < stop else (0, -1)
+        shards = slice(int(first), int(last) + 1)
+        begins = ends[shards] - self.shard_rows[shards]
+        rows = np.minimum(ends[shards], stop) - np.maximum(begins, start)
+        skip = start - int(begins[0]) if len(begins) else 0
+        return Group(rows, tuple(column.slice(shards, skip) for column in self.columns))

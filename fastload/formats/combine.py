@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from fastload.formats.extents import Bounds, Column, Extents, FileSource, Group, Int64Array
-from fastload.structure import flatten, is_leaf, leaf_names, map_leaves, renumber, skeleton
+from fastload.formats.columns import Bounds, Column, FileSource, Group, Int64Array
+from fastload.formats.extents import Extents
+from fastload.formats.structure import flatten, is_leaf, leaf_names, map_leaves, renumber, skeleton
 
 
 def concatenate(parts: Sequence[Extents]) -> Extents:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from fastload import _core
-from fastload.formats.extents import Column, Extents, Int64Array, MemorySource, Source
+from fastload.formats.columns import Column, Group, Int64Array, MemorySource, Source
 
 
-def build_table(extents: Extents, io: str) -> _core.Table:
+def build_table(groups: Sequence[Group], mixed: _core.Mixture | None, io: str) -> _core.Table:
     """See `Extents.build`."""
     builder = _core.TableBuilder(io)
     numbers: dict[Source, int] = {}
@@ -25,11 +25,11 @@ def build_table(extents: Extents, io: str) -> _core.Table:
             seen[id(sources)] = np.array([numbers[source] for source in sources], np.int64)
         return seen[id(sources)]
 
-    for group_ in extents.groups:
+    for group_ in groups:
         group = builder.add_group(group_.shard_rows, group_.index_map)
         for column in group_.columns:
             _add_column(builder, group, column, numbered)
-    return builder.build(extents.mixed)
+    return builder.build(mixed)
 
 
 def _add_source(builder: _core.TableBuilder, source: Source) -> int:

@@ -13,7 +13,7 @@ import numpy as np
 
 from fastload import _core
 from fastload.formats.checks import bounds_fault, ends_fault
-from fastload.formats.extents import SIZE_BYTES, FileSource, Int64Array
+from fastload.formats.columns import SIZE_BYTES, FileSource, Int64Array
 from fastload.formats.shard import CRC_BLOCK_BYTES, DATASET_ID_LENGTH, Layout
 
 Rows = tuple[int, int]

@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from fastload.formats.extents import Column, Extents, Field, Group, Source
+from fastload.formats.columns import Column, Group, Source
+from fastload.formats.extents import Extents
+from fastload.formats.fields import Field
 
 
 def single_group(

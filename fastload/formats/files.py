@@ -9,7 +9,7 @@ import stat
 from collections.abc import Sequence
 
 from fastload.errors import FormatError
-from fastload.formats.extents import FileSource
+from fastload.formats.columns import FileSource
 
 _SPECIAL = (
     (stat.S_ISDIR, "a folder"),

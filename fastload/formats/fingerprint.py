@@ -5,30 +5,33 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from fastload.formats.extents import Column, Extents, Field, Int64Array, MemorySource, Source
-from fastload.structure import Structure, children, is_leaf, to_json
+from fastload.formats.columns import Column, Group, Int64Array, MemorySource, Source
+from fastload.formats.fields import Field
+from fastload.formats.structure import Structure, children, is_leaf, to_json
 
 _SAMPLE_BYTES = 4096  # of either end of an extent
 
 
-def fingerprint(extents: Extents) -> str:
-    """See `Extents.fingerprint`."""
-    content = extents.content
-    if content is not None and all(group.index_map is None for group in extents.groups):
+def fingerprint(
+    groups: Sequence[Group], structure: Structure, rows: int, content: str | None
+) -> str:
+    """See `Extents.fingerprint`; the arguments are members of the extents."""
+    if content is not None and all(group.index_map is None for group in groups):
         return content
     described = [
-        [_described(column.field, column.stored) for column in extents.columns],
-        _containers(extents.structure),
-        extents.rows,
+        [_described(column.field, column.stored) for group in groups for column in group.columns],
+        _containers(structure),
+        rows,
         content,
     ]
     digest = hashlib.sha256(json.dumps(described).encode())
-    for group in extents.groups:
+    for group in groups:
         if content is None:
             digest.update(group.shard_rows.tobytes())
             for column in group.columns:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fastload.formats.extents import SIZE_BYTES, Column, Extents, Field
+from fastload.formats.columns import SIZE_BYTES, Column
+from fastload.formats.extents import Extents
+from fastload.formats.fields import Field
 
 
 def size_extents(extents: Extents, name: str) -> Extents | None:

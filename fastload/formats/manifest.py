@@ -10,12 +10,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from fastload.formats.extents import Field
-from fastload.formats.fields import read_schema, schema
+from fastload.formats.fields import Field, read_schema, schema
 from fastload.formats.missing import MissingCounts
 from fastload.formats.original_names import Names, read_names
 from fastload.formats.shard import Places, check_fields, place_shards
-from fastload.structure import Structure, flatten, from_json, to_json
+from fastload.formats.structure import Structure, flatten, from_json, to_json
 
 VERSION = 1
 

@@ -12,12 +12,13 @@ import numpy as np
 
 from fastload.errors import FormatError
 from fastload.formats.arrays import number_field
+from fastload.formats.columns import FileSource
 from fastload.formats.dense import single_group
-from fastload.formats.extents import MAX_BYTES, Extents, FileSource
-from fastload.formats.fields import STORED_AS, Field
+from fastload.formats.extents import Extents
+from fastload.formats.fields import MAX_BYTES, STORED_AS, Field
 from fastload.formats.files import Paths, file_source
+from fastload.formats.structure import BARE_NAME
 from fastload.formats.walk import with_suffix
-from fastload.structure import BARE_NAME
 
 MAGIC = b"\x93NUMPY"
 _VERSIONS = ((1, 0), (2, 0), (3, 0))

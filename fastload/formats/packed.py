@@ -9,7 +9,8 @@ from dataclasses import replace
 import numpy as np
 
 from fastload.errors import FormatError, refuse_pipe
-from fastload.formats.extents import Bounds, Column, Extents, FileSource, Group, Source
+from fastload.formats.columns import Bounds, Column, FileSource, Group, Source
+from fastload.formats.extents import Extents
 from fastload.formats.files import AnyPath, absolute, identity_of
 from fastload.formats.manifest import Manifest, Shards, decode, shard_file
 

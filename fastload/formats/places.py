@@ -7,7 +7,8 @@ import os
 import numpy as np
 
 from fastload.formats import packed
-from fastload.formats.extents import Column, Extents, FileSource, Group
+from fastload.formats.columns import Column, FileSource, Group
+from fastload.formats.extents import Extents
 from fastload.formats.original_names import original_name
 
 

@@ -10,11 +10,12 @@ import numpy as np
 from fastload.errors import FormatError
 from fastload.formats.dense import single_group
 from fastload.formats.dtypes import dtype_name
-from fastload.formats.extents import Extents, Field
+from fastload.formats.extents import Extents
+from fastload.formats.fields import Field
 from fastload.formats.files import Paths, file_source
 from fastload.formats.signatures import refuse_other_formats
+from fastload.formats.structure import BARE_NAME
 from fastload.formats.walk import with_suffix
-from fastload.structure import BARE_NAME
 
 
 def read_extents(paths: Paths, dtype: Any, shape: int | Sequence[int]) -> Extents:

@@ -10,18 +10,9 @@ from typing import Any
 import numpy as np
 
 from fastload.errors import FormatError
-from fastload.formats.extents import (
-    MAX_BYTES,
-    Blocks,
-    Bounds,
-    Column,
-    Extents,
-    Field,
-    FileSource,
-    Group,
-    Source,
-)
-from fastload.formats.fields import read_schema
+from fastload.formats.columns import Blocks, Bounds, Column, FileSource, Group, Source
+from fastload.formats.extents import Extents
+from fastload.formats.fields import MAX_BYTES, Field, read_schema
 from fastload.formats.files import Paths, file_source
 from fastload.formats.walk import with_suffix
 

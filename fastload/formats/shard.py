@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from fastload.formats.extents import MAX_BYTES, SIZE_BYTES, Blocks, Field, Int64Array
-from fastload.formats.fields import schema
+from fastload.formats.columns import SIZE_BYTES, Blocks, Int64Array
+from fastload.formats.fields import MAX_BYTES, Field, schema
 from fastload.formats.safetensors import CHECKSUMS as CHECKSUMS
 from fastload.formats.safetensors import CRC_BLOCK_BYTES as CRC_BLOCK_BYTES
 from fastload.formats.safetensors import DTYPES, OFFSETS, SIZES, VALUES

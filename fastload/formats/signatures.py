@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fastload.errors import FormatError
-from fastload.formats.extents import FileSource
+from fastload.formats.columns import FileSource
 
 _LONGEST = 320  # bytes that are read: tar has its mark at byte 257
 

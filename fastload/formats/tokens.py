@@ -15,21 +15,14 @@ import numpy.typing as npt
 
 from fastload.errors import FormatError
 from fastload.formats import npy
+from fastload.formats.columns import Bounds, Column, FileSource, Group, Int64Array, MemorySource
 from fastload.formats.dtypes import dtype_name
-from fastload.formats.extents import (
-    Bounds,
-    Column,
-    Extents,
-    Field,
-    FileSource,
-    Group,
-    Int64Array,
-    MemorySource,
-)
+from fastload.formats.extents import Extents
+from fastload.formats.fields import Field
 from fastload.formats.files import Paths, absolute_paths, file_source, suffix
 from fastload.formats.signatures import refuse_other_formats
+from fastload.formats.structure import BARE_NAME
 from fastload.formats.walk import data_files
-from fastload.structure import BARE_NAME
 
 DTYPES = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "int64")
 """The dtypes of tokens in files."""

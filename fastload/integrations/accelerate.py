@@ -8,11 +8,11 @@ from typing import Any
 import accelerate
 from accelerate.data_loader import DataLoaderShard, SkipBatchSampler
 
-from fastload.batch_collate import BatchCollate
-from fastload.loader import FastLoader
-from fastload.order import KeyedSampler
-from fastload.transforms import is_random
-from fastload.weighted import is_own
+from fastload.batch.transforms import is_random
+from fastload.loader.collate_fn import BatchCollate
+from fastload.loader.loader import FastLoader
+from fastload.order.keyed_sampler import KeyedSampler
+from fastload.order.samplers import is_own
 
 _ARGUMENTS = frozenset(inspect.signature(FastLoader.__init__).parameters) - {"self", "shuffle"}
 

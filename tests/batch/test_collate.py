@@ -13,9 +13,11 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import default_collate
 
 from fastload import AsList, FormatError, Jagged, PadTo
-from fastload.batches import batch_maker
-from fastload.formats.extents import Bounds, Column, Extents, Field, Group, MemorySource
-from fastload.transforms import Padded, Ragged
+from fastload.batch.collate import batch_maker
+from fastload.batch.transforms import Padded, Ragged
+from fastload.formats.columns import Bounds, Column, Group, MemorySource
+from fastload.formats.extents import Extents
+from fastload.formats.fields import Field
 
 INDICES = np.array([7, 3, 9])
 
@@ -220,7 +222,7 @@ def test_a_key_that_is_taken() -> None:
     ids=str,
 )
 def test_containers_of_texts_are_those_of_default_collate(structure: Any) -> None:
-    from fastload.structure import sample_builder
+    from fastload.formats.structure import sample_builder
 
     build = sample_builder(structure)
     samples = [build(["AB", np.int32(0)]), build(["CD", np.int32(1)])]

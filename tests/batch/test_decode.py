@@ -17,7 +17,7 @@ from PIL import Image, ImageOps
 from waiting import wait_for
 
 from fastload import DecodeImage, StoppedError
-from fastload.decode import Decoded, DecodeStage, ImageField, decode_image
+from fastload.batch.decode import Decoded, DecodeStage, ImageField, decode_image
 
 
 def noise(width: int, height: int, mode: str = "RGB", seed: int = 0) -> Image.Image:
@@ -300,7 +300,7 @@ def test_a_decode_that_runs_long_does_not_hold_up_a_stop(monkeypatch: pytest.Mon
         may_end.wait()
         return decode_image(data, transform)
 
-    monkeypatch.setattr("fastload.decode.decode_image", slow)
+    monkeypatch.setattr("fastload.batch.decode.decode_image", slow)
     stage = staged(Batches([batch_of(flat(1), flat(2))]), 2)
     threads = list(stage._threads)
     begun.wait()

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from fastload import Cast, Normalize, RandomCrop, RandomHorizontalFlip, ToChannelsFirst
-from fastload.formats.extents import Field
-from fastload.kernels import RawFields
-from fastload.pixels import make_pixels
+from fastload.batch.device_fields import RawFields
+from fastload.batch.pixels import make_pixels
+from fastload.formats.fields import Field
 
 IMAGE = Field("x", "uint8", (24, 20, 3))
 NORMALIZE = Normalize((0.4, 0.5, 0.6), (0.2, 0.3, 0.4))

@@ -12,8 +12,8 @@ import torch
 from ragged import numbers_of_length, ragged_dataset
 
 from fastload import AsList, FastLoader, Jagged
-from fastload.formats.extents import Field
-from fastload.parts import Parts, moved, take_apart
+from fastload.batch.parts import Parts, moved, take_apart
+from fastload.formats.fields import Field
 
 META = torch.device("meta")
 Pair = collections.namedtuple("Pair", "a b")

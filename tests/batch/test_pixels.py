@@ -20,10 +20,10 @@ from fastload import (
     RandomCrop,
     RandomHorizontalFlip,
     ToChannelsFirst,
-    transforms,
 )
-from fastload.formats.extents import Field
-from fastload.pixels import make_pixels
+from fastload.batch import transforms
+from fastload.batch.pixels import make_pixels
+from fastload.formats.fields import Field
 
 IMAGE = Field("image", "uint8", (32, 30, 3))
 GREY = Field("grey", "int16", (8, 9))

@@ -13,9 +13,10 @@ import pytest
 import torch
 from samples import INTEGERS, NUMPY_DTYPES, TORCH_ONLY
 
-from fastload import AsList, DecodeImage, Jagged, PadTo, transforms
-from fastload.formats.extents import Field
-from fastload.transforms import padding
+from fastload import AsList, DecodeImage, Jagged, PadTo
+from fastload.batch import transforms
+from fastload.batch.transforms import padding
+from fastload.formats.fields import Field
 
 TEXT = Field("text", "uint8", (), ragged=True, logical="utf8")
 IMAGE = Field("image", "uint8", (), ragged=True, logical="image")

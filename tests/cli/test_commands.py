@@ -18,7 +18,7 @@ from safetensors.numpy import save_file
 
 import fastload
 from fastload.cli import main
-from fastload.pack import progress
+from fastload.packing import progress
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 Captured = pytest.CaptureFixture[str]

@@ -13,7 +13,7 @@ from packing import column, encoded, noise, put
 
 import fastload
 from fastload.cli import main
-from fastload.pack.shards import Progress
+from fastload.packing.shards import Progress
 
 Captured = pytest.CaptureFixture[str]
 

@@ -29,7 +29,7 @@ from torch.utils.data._utils import collate
 
 import fastload
 from fastload import ArrayDataset, FastLoader
-from fastload.iterator import _NativeIterator
+from fastload.loader.native_iterator import _NativeIterator
 
 
 class Many(list[int]):

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset, get_wor
 
 import fastload
 from fastload import FastLoader
-from fastload.iterator import _NativeIterator
+from fastload.loader.native_iterator import _NativeIterator
 
 ORDERED_OR_NOT = "in_order" in inspect.signature(DataLoader).parameters
 NOT_KNOWN = "this torch has no in_order"

@@ -16,7 +16,8 @@ from oracle import numbers
 from packing import encoded, noise
 
 import fastload
-from fastload import ArrayDataset, DecodeImage, FastLoader, decode
+from fastload import ArrayDataset, DecodeImage, FastLoader
+from fastload.batch import decode
 
 
 def sparse(path: Path, rows: int) -> Any:

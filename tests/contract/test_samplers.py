@@ -23,7 +23,7 @@ from torch.utils.data import (
 )
 
 from fastload import FastLoader, KeyedSampler
-from fastload.iterator import _NativeIterator
+from fastload.loader.native_iterator import _NativeIterator
 
 
 class Echo:
@@ -190,7 +190,7 @@ def test_odd_indices_read_once_with_workers_and_resumed(
     resumed = FastLoader(ROWS, sampler=SubsetRandomSampler([[0, 1], [2, 3], [4, 5]]))
     resumed.load_state_dict(loader.state_dict())
     assert [repr(batch) for batch in resumed] == [repr(batch) for batch in rest]
-    monkeypatch.setattr("fastload.run.pins", lambda *_, **__: True)
+    monkeypatch.setattr("fastload.loader.epoch_setup.pins", lambda *_, **__: True)
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor + 100)
     pinned = FastLoader(ROWS, batch_sampler=batches, pin_memory=True)
     assert [batch[1].tolist() for batch in pinned] == [

@@ -21,7 +21,7 @@ from torch.utils.data import (
 
 import fastload
 from fastload import ArrayDataset, AsList, FastLoader, KeyedSampler
-from fastload.iterator import _NativeIterator
+from fastload.loader.native_iterator import _NativeIterator
 
 
 def rebuilt(loader: FastLoader[Any], sampler: Any) -> FastLoader[Any]:

@@ -15,8 +15,8 @@ from image_oracle import assert_same, delivered, normalized
 from samples import numbers
 
 from fastload import Cast, Normalize, RandomCrop, RandomHorizontalFlip, ToChannelsFirst, _core
-from fastload.formats.extents import Field
-from fastload.pixels import Pixels, make_pixels
+from fastload.batch.pixels import Pixels, make_pixels
+from fastload.formats.fields import Field
 
 STORED = ["bool", "uint8", "int8", "uint16", "int16", "float16", "bfloat16", "float32"]
 DELIVERED = ["float32", "float16", "bfloat16"]

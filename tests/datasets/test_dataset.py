@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, default_collate, default_convert
 
 import fastload
 from fastload import ArrayDataset, FormatError
-from fastload.dataset import FileDataset
+from fastload.datasets.file_datasets import FileDataset
 
 Pair = namedtuple("Pair", "a b")
 

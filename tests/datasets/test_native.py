@@ -24,9 +24,9 @@ from waiting import assert_takes_less
 
 import fastload
 from fastload import ArrayDataset
+from fastload.datasets.native import native_extents
 from fastload.formats.fields import torch_dtype
-from fastload.native import native_extents
-from fastload.structure import batch_builder
+from fastload.formats.structure import batch_builder
 
 Pair = namedtuple("Pair", "a b")
 TWO = torch.arange(4).reshape(2, 2)

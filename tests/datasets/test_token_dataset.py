@@ -19,7 +19,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Subset
 import fastload
 from fastload import FastLoader, FormatError, PadTo, TokenDataset
 from fastload.formats.tokens import DTYPES
-from fastload.iterator import _NativeIterator
+from fastload.loader.native_iterator import _NativeIterator
 
 
 def raw(path: Path, count: int, dtype: str = "uint16") -> Path:
@@ -329,7 +329,7 @@ def test_a_vocabulary_is_checked_once_and_travels_with_the_dataset(
 ) -> None:
     np.arange(100, dtype="u2").tofile(tmp_path / "t.bin")
     dataset = TokenDataset(tmp_path / "t.bin", 8, vocab_size=100)
-    monkeypatch.setattr("fastload.tokens.check_vocabulary", None)
+    monkeypatch.setattr("fastload.datasets.token_dataset.check_vocabulary", None)
     assert pickle.loads(pickle.dumps(dataset)).vocab_size == 100
     for wrong in (0, -1, True, 2.5, "9"):
         with pytest.raises(ValueError, match="vocab_size must be a positive integer"):

@@ -24,7 +24,7 @@ from torch.utils.data import (
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from fastload import ArrayDataset, Cast, FastLoader, Mixture
-from fastload.native import native_extents
+from fastload.datasets.native import native_extents
 
 
 class Numbers(IterableDataset[int]):

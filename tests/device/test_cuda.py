@@ -16,10 +16,7 @@ from cuda_loaders import (
 )
 from fake_gpu import FakeGpu, assert_equal, host, seen
 
-from fastload import (
-    ArrayDataset,
-    FastLoader,
-)
+from fastload import ArrayDataset, FastLoader
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -25,8 +25,8 @@ from fastload import (
     WeightedSampler,
     pack,
 )
-from fastload.device import Target
-from fastload.formats.extents import Field
+from fastload.device.prefetcher import Target
+from fastload.formats.fields import Field
 
 CUDA = "cuda:0"
 NORMALIZE = Normalize((0.4, 0.5, 0.6), (0.2, 0.3, 0.4), "bfloat16")

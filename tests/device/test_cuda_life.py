@@ -296,8 +296,8 @@ import numpy as np
 sys.path.insert(0, sys.argv[2])
 from fake_gpu import FakeGpu
 from fastload import ArrayDataset, CudaError, FastLoader, StoppedError, _core
-from fastload import device as devices
-from fastload.cuda import Cuda
+from fastload.device import prefetcher as devices
+from fastload.device.cuda_copier import Cuda
 gpu = FakeGpu(sys.argv[1])
 devices.open_cuda = lambda device: Cuda(gpu, _core.CudaDevice(0, gpu.path))
 loader = FastLoader(ArrayDataset(np.zeros((64, 9000))), 4, device="cuda:0", num_workers=0)

@@ -16,10 +16,10 @@ from lazy_device import LazyDevice
 from torch.utils.data import Dataset, IterableDataset
 
 from fastload import ArrayDataset, FastLoader
-from fastload import device as devices
-from fastload.copies import NoStreams, TorchStreams
-from fastload.device import Target, device_with_index
-from fastload.run import Kept
+from fastload.device import prefetcher as devices
+from fastload.device.prefetcher import Target, device_with_index
+from fastload.device.torch_copier import NoStreams, TorchStreams
+from fastload.loader.resources import Kept
 
 META = torch.device("meta")
 HAS_STREAMS: dict[str, Any] = dict.fromkeys(("Stream", "Event", "current_stream", "stream"))

@@ -14,9 +14,9 @@ import torch
 from lazy_device import LazyDevice
 
 from fastload import ArrayDataset, CudaError, FastLoader, StoppedError
-from fastload.copies import StaticBuffers, StreamCopier
-from fastload.device import Prefetcher
-from fastload.parts import Leaf
+from fastload.batch.parts import Leaf
+from fastload.device.prefetcher import Prefetcher
+from fastload.device.torch_copier import StaticBuffers, StreamCopier
 
 META = torch.device("meta")
 

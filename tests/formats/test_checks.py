@@ -15,7 +15,7 @@ from torch.utils.data import Subset
 import fastload
 from fastload import FastLoader, FormatError
 from fastload.formats.damage import ShardCheck
-from fastload.verify import _shards
+from fastload.formats.verify import _shards
 
 
 def png(value: int) -> bytes:

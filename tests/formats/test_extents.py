@@ -12,17 +12,11 @@ import numpy as np
 import pytest
 
 from fastload import FormatError
-from fastload.dataset import Dataset
+from fastload.datasets.file_datasets import Dataset
 from fastload.formats import combine, open_extents
-from fastload.formats.extents import (
-    Bounds,
-    Column,
-    Extents,
-    Field,
-    FileSource,
-    Group,
-    MemorySource,
-)
+from fastload.formats.columns import Bounds, Column, FileSource, Group, MemorySource
+from fastload.formats.extents import Extents
+from fastload.formats.fields import Field
 
 FIELD = Field("x", "int32", (2,))
 

@@ -20,23 +20,18 @@ from PIL import Image
 from torch.utils.data import ConcatDataset, Subset
 
 import fastload
-from fastload import (
-    DecodeImage,
-    FastLoader,
-    Normalize,
-    RandomHorizontalFlip,
-    ToChannelsFirst,
-    cli,
-)
+from fastload import DecodeImage, FastLoader, Normalize, RandomHorizontalFlip, ToChannelsFirst, cli
+from fastload.batch.decode import ImageField
 from fastload.cli.info import describe
-from fastload.decode import ImageField
+from fastload.datasets.native import native_extents
 from fastload.formats.files import file_source
 from fastload.formats.image_sizes import size_extents
 from fastload.formats.safetensors import read_header
-from fastload.native import native_extents
-from fastload.pack import plan, writer
-from fastload.pack.sources import image_files, imagefolder
-from fastload.pack.sources.image_headers import image_size_of, image_sizes
+from fastload.packing import plan
+from fastload.packing.image_headers import image_size_of, image_sizes
+from fastload.packing.inputs import image_files
+from fastload.packing.kinds import imagefolder
+from fastload.packing.output import writer
 
 ROWS = 12
 

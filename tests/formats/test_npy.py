@@ -17,7 +17,7 @@ from samples import NUMPY_DTYPES, Array, all_samples, numbers
 import fastload
 from fastload import FormatError
 from fastload.formats import npy
-from fastload.formats.extents import Field
+from fastload.formats.fields import Field
 
 
 def write_npy(

@@ -24,10 +24,10 @@ from waiting import assert_takes_less
 import fastload
 from fastload import FormatError
 from fastload.formats import packed
-from fastload.formats.extents import DTYPES, Field
+from fastload.formats.fields import DTYPES, Field
 from fastload.formats.manifest import Manifest, Shards
 from fastload.formats.shard import CRC_BLOCK_BYTES, MAX_ROWS, check_fields, shard_layout
-from fastload.structure import flatten
+from fastload.formats.structure import flatten
 
 GOLDEN = paths.GOLDEN / "v1/samples"
 

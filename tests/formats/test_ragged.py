@@ -21,11 +21,10 @@ from hypothesis import strategies as st
 import fastload
 from fastload import FormatError
 from fastload.formats import packed
-from fastload.formats.extents import Field
-from fastload.formats.fields import DTYPES, read_schema, schema
+from fastload.formats.fields import DTYPES, Field, read_schema, schema
 from fastload.formats.manifest import Manifest, Shards, decode
 from fastload.formats.shard import Layout, place_shards, shard_layout
-from fastload.structure import flatten
+from fastload.formats.structure import flatten
 
 GOLDEN = paths.GOLDEN / "v1"
 

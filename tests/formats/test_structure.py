@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import default_collate
 
-from fastload.structure import (
+from fastload.formats.structure import (
     batch_builder,
     flatten,
     from_json,

@@ -10,7 +10,8 @@ import pytest
 from token_files import llmc_file, megatron_index, write_megatron
 
 from fastload import FormatError
-from fastload.formats.extents import Column, Extents
+from fastload.formats.columns import Column
+from fastload.formats.extents import Extents
 from fastload.formats.tokens import DTYPES, TokenFile, document_extents, read_files, window_extents
 
 

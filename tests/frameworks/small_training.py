@@ -30,7 +30,7 @@ from fastload import (
     RandomHorizontalFlip,
     ToChannelsFirst,
 )
-from fastload.iterator import _NativeIterator
+from fastload.loader.native_iterator import _NativeIterator
 
 ROWS, FEATURES, BATCH = 44, 5, 4
 

@@ -25,8 +25,8 @@ from fastload import (
     RandomHorizontalFlip,
     ToChannelsFirst,
 )
-from fastload.formats.extents import Field
-from fastload.structure import map_leaves
+from fastload.formats.fields import Field
+from fastload.formats.structure import map_leaves
 
 CPU = torch.device("cpu")
 

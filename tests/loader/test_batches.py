@@ -21,7 +21,7 @@ from torch.utils.data._utils import collate
 
 import fastload
 from fastload import ArrayDataset, FastLoader
-from fastload.iterator import _NativeIterator
+from fastload.loader.native_iterator import _NativeIterator
 
 WORKERS = (None, 0, 1, 2, 7)
 

@@ -33,8 +33,8 @@ from fastload import (
     WeightedSampler,
     _core,
 )
-from fastload.formats.extents import Field
-from fastload.torch_order import draw_order, is_stock, may_repeat
+from fastload.formats.fields import Field
+from fastload.order.torch_samplers import draw_order, is_stock, may_repeat
 
 N, SIDE = 6, 200
 IMAGES = np.arange(N * SIDE * SIDE).reshape(N, SIDE, SIDE)  # every pixel says where it is from

@@ -13,7 +13,7 @@ import torch
 
 import fastload
 from fastload import ArrayDataset, FastLoader, TrainStep
-from fastload.step_log import StepLog
+from fastload.training.step_log import StepLog
 
 DATA = ArrayDataset({"x": np.ones((8, 2), "float32")})
 

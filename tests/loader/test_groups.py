@@ -20,7 +20,7 @@ from torch.utils.data import (
 
 import fastload
 from fastload import ArrayDataset, FastLoader
-from fastload.formats.extents import Field
+from fastload.formats.fields import Field
 
 N, SIZE = 23, 4
 

@@ -19,7 +19,7 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Subset
 from waiting import wait_for
 
 from fastload import DecodeImage, FastLoader, FormatError
-from fastload.decode import decode_image
+from fastload.batch.decode import decode_image
 
 WORKERS = (None, 0, 1, 2)
 
@@ -144,7 +144,7 @@ def test_timeouts_are_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
         assert may_go.wait(60)
         return decode_image(data, transform)
 
-    monkeypatch.setattr("fastload.decode.decode_image", slow)
+    monkeypatch.setattr("fastload.batch.decode.decode_image", slow)
     loader = FastLoader(several(4), 4, num_workers=1, timeout=0.001, transforms=EXACT)
     batches = iter(loader)
     with pytest.raises(RuntimeError, match=r"DataLoader timed out after 0\.001 seconds"):

@@ -21,7 +21,7 @@ from torch.utils.data import (
 )
 
 from fastload import FastLoader
-from fastload.run import default_depth
+from fastload.loader.epoch_setup import default_depth
 
 THEIRS = inspect.signature(DataLoader).parameters
 NEW_IN_TORCH = [] if "in_order" in THEIRS else ["in_order"]  # torch 2.6 brought it

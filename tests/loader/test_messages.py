@@ -15,8 +15,8 @@ from torch.utils.data import IterableDataset, TensorDataset
 
 import fastload
 from fastload import ArrayDataset, DecodeImage, FastLoader
-from fastload.decode import decode_image
-from fastload.formats.extents import Field
+from fastload.batch.decode import decode_image
+from fastload.formats.fields import Field
 
 # --- Late batches -------------------------------------------------------------------------------
 
@@ -57,7 +57,7 @@ def test_images_that_are_late_are_counted(monkeypatch: pytest.MonkeyPatch) -> No
         assert may_go.acquire(timeout=60)
         return decode_image(data, transform)
 
-    monkeypatch.setattr("fastload.decode.decode_image", slow)
+    monkeypatch.setattr("fastload.batch.decode.decode_image", slow)
     loader: Any = FastLoader(
         photos([png(i) for i in range(5)]),
         5,
@@ -102,7 +102,7 @@ def test_no_memory_for_an_image_is_told_with_its_sample(monkeypatch: pytest.Monk
     def full(data: bytes, transform: Any) -> Any:
         raise MemoryError("full")
 
-    monkeypatch.setattr("fastload.decode.decode_image", full)
+    monkeypatch.setattr("fastload.batch.decode.decode_image", full)
     loader = FastLoader(
         photos([png(0)] * 3), sampler=[2], transforms={"image": DecodeImage((2, 2))}
     )

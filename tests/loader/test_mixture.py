@@ -33,7 +33,7 @@ from fastload import (
     TokenDataset,
     WeightedSampler,
 )
-from fastload.formats.extents import Field
+from fastload.formats.fields import Field
 
 RANDOM = np.random.default_rng(0)
 

@@ -26,9 +26,9 @@ from fastload import (
     RandomCrop,
     RandomHorizontalFlip,
     ToChannelsFirst,
-    transforms,
 )
-from fastload.formats.extents import Field
+from fastload.batch import transforms
+from fastload.formats.fields import Field
 
 N, SHAPE = 37, (12, 10, 3)
 IMAGES = np.random.default_rng(0).integers(0, 256, (N, *SHAPE), np.uint8)
@@ -103,7 +103,7 @@ def test_a_subset_counts_by_its_own_indices() -> None:
 
 
 def whole_fields(loader: FastLoader[Any]) -> tuple[Field, ...]:
-    from fastload.native import native_extents
+    from fastload.datasets.native import native_extents
 
     extents = native_extents(loader.dataset)
     assert extents is not None

@@ -28,9 +28,9 @@ from torch.utils.data import (
 from torch.utils.data._utils import collate
 
 from fastload import ArrayDataset, AsList, FastLoader, FormatError, Jagged, PadTo
-from fastload.formats.extents import Field
-from fastload.iterator import _NativeIterator
-from fastload.transforms import Padded
+from fastload.batch.transforms import Padded
+from fastload.formats.fields import Field
+from fastload.loader.native_iterator import _NativeIterator
 
 WORKERS = (None, 0, 1, 2)
 LENGTHS = [3, 0, 5, 1, 0, 0, 7, 2, 4, 3, 1]

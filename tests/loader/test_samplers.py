@@ -24,7 +24,7 @@ from torch.utils.data import (
 
 import fastload
 from fastload import FastLoader, KeyedSampler
-from fastload.iterator import _NativeIterator
+from fastload.loader.native_iterator import _NativeIterator
 
 
 @pytest.mark.parametrize("workers", [None, 0, 2])

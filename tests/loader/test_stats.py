@@ -18,7 +18,7 @@ from ragged import ragged_dataset
 from waiting import wait_for
 
 from fastload import ArrayDataset, DecodeImage, FastLoader
-from fastload.formats.extents import Field
+from fastload.formats.fields import Field
 
 NATIVE = {
     *("batches", "wait_s", "wait_p50_ms", "wait_p99_ms", "samples", "bytes", "missing"),

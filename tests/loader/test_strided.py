@@ -9,16 +9,8 @@ import pytest
 import torch
 from torch.utils.data import ConcatDataset, DataLoader, StackDataset, Subset, TensorDataset
 
-from fastload import (
-    ArrayDataset,
-    Cast,
-    FastLoader,
-    Normalize,
-    RandomCrop,
-    ToChannelsFirst,
-    _core,
-)
-from fastload.native import native_extents
+from fastload import ArrayDataset, Cast, FastLoader, Normalize, RandomCrop, ToChannelsFirst, _core
+from fastload.datasets.native import native_extents
 
 ROWS = 40
 

@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, TensorDataset
 
-from fastload import FastLoader, ranks
+from fastload import FastLoader
+from fastload.order import ranks
 
 DATA = TensorDataset(torch.arange(12))
 

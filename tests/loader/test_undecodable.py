@@ -208,7 +208,7 @@ def test_what_is_no_fault_of_an_image_is_raised(
     def fails(*arguments: Any) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("fastload.decode.decode_image", fails)
+    monkeypatch.setattr("fastload.batch.decode.decode_image", fails)
     with pytest.raises(MemoryError):
         all_batches(loader_of(folder, 4))
 

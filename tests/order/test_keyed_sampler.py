@@ -21,8 +21,9 @@ from torch.utils.data import (
     DistributedSampler,
 )
 
-from fastload import KeyedSampler, _core, ranks
-from fastload.order import block_rows
+from fastload import KeyedSampler, _core
+from fastload.order import ranks
+from fastload.order.keyed_sampler import block_rows
 
 
 @pytest.fixture(autouse=True)

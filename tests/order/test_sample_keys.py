@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from fastload import ArrayDataset, KeyedSampler, Mixture, WeightedSampler, _core
-from fastload.sample_keys import FetchedSamples, KeyedIndex, indices_of, keyed_indices
+from fastload.order.sample_keys import FetchedSamples, KeyedIndex, indices_of, keyed_indices
 
 
 def keys(indices: Any) -> list[tuple[int, int, int, int, bool]]:

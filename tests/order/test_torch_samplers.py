@@ -18,7 +18,13 @@ from torch.utils.data import (
 )
 
 from fastload import KeyedSampler
-from fastload.torch_order import as_indices, draw_at_exhaustion, draw_order, is_stock, wrap_negative
+from fastload.order.torch_samplers import (
+    as_indices,
+    draw_at_exhaustion,
+    draw_order,
+    is_stock,
+    wrap_negative,
+)
 
 Sampler = Any
 

@@ -17,7 +17,7 @@ from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
 
 import fastload
 from fastload import FastLoader, WeightedSampler
-from fastload.iterator import _NativeIterator
+from fastload.loader.native_iterator import _NativeIterator
 
 WEIGHTS = [0.0, 1.0, 5.0, 0.25, 0.0, 3.0, 0.75]
 

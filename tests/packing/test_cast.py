@@ -7,8 +7,8 @@ import pytest
 import torch
 from samples import TORCH_ONLY
 
-from fastload.formats.extents import Field
-from fastload.pack.cast import CastError, cast, cast_target, decoded
+from fastload.formats.fields import Field
+from fastload.packing.cast import CastError, cast, cast_target, decoded
 
 FLOATS = [
     "float16",

@@ -20,7 +20,8 @@ import torch
 from packing import encoded, noise, put
 
 import fastload
-from fastload.pack import export_tar, reading
+from fastload.packing import reading
+from fastload.packing.export import tar as export_tar
 
 ROWS = 25
 NUMBERS = ["bool", "int8", "uint16", "int64", "uint64", "float16", "float32", "float64"]
@@ -237,7 +238,7 @@ def test_times_that_are_none_are_null_in_parquet(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Earlier versions packed them as they are."""
-    select = importlib.import_module("fastload.pack.select")
+    select = importlib.import_module("fastload.packing.select")
     monkeypatch.setattr(select, "filled", lambda source, policy: source)
     times = np.array([1, np.iinfo("i8").min, 3]).astype(kind)
     ragged = [times[:2], times[:0], times]

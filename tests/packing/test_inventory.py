@@ -19,7 +19,7 @@ from packing import encoded, noise, put, refused
 import fastload
 from fastload.cli import main
 from fastload.formats.walk import walk
-from fastload.pack.inventory import HIDDEN, IGNORED
+from fastload.packing.inputs.inventory import HIDDEN, IGNORED
 
 
 def _one_of_everything(folder: Path, skip: str) -> None:

@@ -19,8 +19,8 @@ from samples import NUMPY_DTYPES, TORCH_ONLY
 import fastload
 from fastload import FormatError
 from fastload.formats import packed
-from fastload.formats.extents import Field
-from fastload.pack.sources.base import Ragged
+from fastload.formats.fields import Field
+from fastload.packing.columns import Ragged
 
 Samples = list[dict[str, Any]]
 

@@ -229,7 +229,9 @@ def test_the_sample_is_named_behind_lines_that_were_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece_bytes: int
 ) -> None:
     """Also where the fields that are not picked are read in pieces."""
-    monkeypatch.setattr(importlib.import_module("fastload.pack.select"), "PIECE_BYTES", piece_bytes)
+    monkeypatch.setattr(
+        importlib.import_module("fastload.packing.select"), "PIECE_BYTES", piece_bytes
+    )
     lines = [json.dumps({"a": n if n != 77 else 300, "b": "x" * 20}) for n in range(100)]
     lines[5] = lines[40] = "{"
     (tmp_path / "a.jsonl").write_text("\n".join(lines))

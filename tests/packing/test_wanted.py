@@ -15,7 +15,7 @@ from packing import put
 from tfrecord_files import example, record
 
 import fastload
-from fastload.pack.sources.wanted import ALL, Wanted
+from fastload.packing.inputs.wanted import ALL, Wanted
 
 X = np.arange(6, dtype=np.int64)
 

@@ -30,7 +30,12 @@ def test_examples_in_docstrings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     for name in MODULES:
         module = importlib.import_module(name)
         names = {**NAMES, "np": np, "torch": torch, "fastload": fastload, **vars(module)}
-        for example in doctest.DocTestFinder().find(module, globs=names):
+        finder = doctest.DocTestFinder()
+        examples = finder.find(module, globs=names)
+        for public in vars(module).values():  # classes of other modules by their __module__
+            if isinstance(public, type) and public.__module__ == "fastload" != name:
+                examples += finder.find(public, f"{name}.{public.__name__}", False, globs=names)
+        for example in examples:
             attempted += len(example.examples)
             runner.run(example, out=told.append)
     assert not told, "".join(told)

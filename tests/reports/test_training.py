@@ -11,7 +11,7 @@ from prelude import X, one_batch
 from torch import Tensor, nn
 
 from fastload import ArrayDataset, FastLoader, TrainStep
-from fastload.runs import Run
+from fastload.tools.report import Run
 
 
 # lightning#591, BigGAN-PyTorch#25

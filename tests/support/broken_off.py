@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from fastload.pack.writer import ShardJob, Written
+from fastload.packing.output.writer import ShardJob, Written
 
 
 class Stop(Exception):

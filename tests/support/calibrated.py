@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from fastload.bench.load import Snapshot
+from fastload.tools.bench.load import Snapshot
 
 
 class Clock:

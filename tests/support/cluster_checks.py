@@ -24,7 +24,7 @@ SCRIPT = """
 import sys
 from pathlib import Path
 import fastload
-from fastload.pack.engines import connected
+from fastload.packing.jobs.engines import connected
 from small_inputs import inputs
 here = Path(sys.argv[3])
 with connected(sys.argv[1], **{sys.argv[2]: sys.argv[4]}) as executor:

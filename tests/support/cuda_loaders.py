@@ -23,7 +23,7 @@ from fastload import (
     RandomHorizontalFlip,
     ToChannelsFirst,
 )
-from fastload.formats.extents import Field
+from fastload.formats.fields import Field
 
 CUDA = "cuda:0"
 Pair = collections.namedtuple("Pair", "left right")

@@ -20,7 +20,7 @@ Made = Callable[[Path, int], None]
 
 
 def _tfrecord(path: Path, number: int) -> None:
-    from fastload.pack.sources.tfrecord import masked_crc
+    from fastload.packing.kinds.tfrecord import masked_crc
 
     value = b"\x0a\x0f\x0a\x0d\x0a\x01x\x12\x08\x1a\x06\x0a\x04\x01\x02\x03\x04"
     length = len(value).to_bytes(8, "little")

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 import fastload
-from fastload.pack.reading import read_rows
+from fastload.packing.reading import read_rows
 
 
 def same_bytes(a: Path, b: Path) -> bool:

@@ -10,9 +10,11 @@ import numpy as np
 from PIL import Image
 
 from fastload import ArrayDataset
-from fastload.dataset import Dataset
-from fastload.formats.extents import Bounds, Column, Extents, Field, Group, Int64Array, MemorySource
-from fastload.structure import flatten
+from fastload.datasets.file_datasets import Dataset
+from fastload.formats.columns import Bounds, Column, Group, Int64Array, MemorySource
+from fastload.formats.extents import Extents
+from fastload.formats.fields import Field
+from fastload.formats.structure import flatten
 
 
 def source(array: np.ndarray) -> MemorySource:

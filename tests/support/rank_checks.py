@@ -40,7 +40,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import fastload
 from fastload import TrainStep
-from fastload.checkpoint import _whole
+from fastload.training.checkpoint import _whole
 
 
 class Reductions(TorchDispatchMode):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from fastload import FastLoader
-from fastload.groups import Group
+from fastload.loader.groups import Group
 
 try:
     from torch.distributed.fsdp import fully_shard

@@ -16,10 +16,10 @@ import torch
 from ragged import numbers_of_length, ragged_dataset
 
 from fastload import ArrayDataset, FastLoader, PadTo, TokenDataset, pack
-from fastload.bench import report, system, timing, torch_side
-from fastload.bench.measure import Settings, measure
 from fastload.cli import bench
-from fastload.formats.extents import Field
+from fastload.formats.fields import Field
+from fastload.tools.bench import report, system, timing, torch_side
+from fastload.tools.bench.measure import Settings, measure
 
 QUICK = Settings(batch_size=16, seconds=0.02, rounds=1, torch_workers=(0, 1))
 
@@ -161,7 +161,7 @@ def test_nothing_to_measure_is_a_value_error() -> None:
 
 
 def test_very_long_datasets_are_not_given_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastload.bench.measure._MAX_TORCH_ROWS", 10)
+    monkeypatch.setattr("fastload.tools.bench.measure._MAX_TORCH_ROWS", 10)
     dataset = ArrayDataset({"x": np.zeros((64, 8), np.uint8)})
     result = measure(lambda: dataset, QUICK)
     assert result["warm"]["dataloader"] == {}
@@ -273,7 +273,7 @@ def test_bench_of_encoded_images_measures_decoded_batches_and_says_so(
         seen.update(tuple(batch[0].shape) for batch in make_loader())
         return drive(make_loader, batch_size, seconds)
 
-    monkeypatch.setattr("fastload.bench.measure.drive", looking)
+    monkeypatch.setattr("fastload.tools.bench.measure.drive", looking)
     options = ["--quick", "--seconds", "0.01", "--torch-workers", "0", "--batch-size", "4"]
     assert run(encoded, *options, "--image-size", "10x8") == 0
     assert seen == {(4, 10, 8, 3)}
@@ -368,7 +368,7 @@ def test_machine_is_described_without_its_name() -> None:
 def test_resident_memory_follows_an_allocation(run_torch: Any) -> None:
     code = """
 import numpy as np
-from fastload.bench import system
+from fastload.tools.bench import system
 before = system.Resident.now()
 held = np.ones(64 << 20, np.uint8)
 grown = system.Resident.now().anonymous_bytes - before.anonymous_bytes

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from fastload import PackedDataset, demo
+from fastload import PackedDataset
+from fastload.tools import demo
 
 
 def run(*arguments: str | Path) -> int:

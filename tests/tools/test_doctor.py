@@ -13,8 +13,8 @@ from calibrated import Clock, Counters, Loader, train
 from torch.utils.data import DataLoader
 
 from fastload import ArrayDataset, FastLoader
-from fastload.doctor import script
-from fastload.doctor.phases import Finished, Probe
+from fastload.tools.doctor import script
+from fastload.tools.doctor.phases import Finished, Probe
 
 
 def quiet(clock: Clock) -> Probe:

@@ -11,9 +11,9 @@ import pytest
 from calibrated import Clock
 from pages import well_formed
 
-from fastload.bench import load
 from fastload.cli import main
-from fastload.doctor import data, machine, show
+from fastload.tools.bench import load
+from fastload.tools.doctor import data, machine, show
 
 # --- The command --------------------------------------------------------------------------------
 
@@ -189,7 +189,7 @@ def test_the_load_is_what_the_training_and_others_use() -> None:
 
 WORKERS = """
 import os, signal, time
-from fastload.bench.load import snapshot
+from fastload.tools.bench.load import snapshot
 before, (read, write) = snapshot(), os.pipe()
 for is_alive in (False, True):
     child = os.fork()

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastload.doctor import data, show, verdict
-from fastload.doctor.phases import Step
-from fastload.measured import Range
+from fastload.tools.doctor import data, show, verdict
+from fastload.tools.doctor.phases import Step
+from fastload.tools.measured import Range
 
 FACTS = {"cores": 8, "quota_cores": None, "ranks_on_host": 1, "memlock_bytes": None, "gpus": []}
 LOAD = {

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastload.measured import Range, duration, mean_range, number
+from fastload.tools.measured import Range, duration, mean_range, number
 
 POSITIVE = st.floats(1e-6, 1e6)
 

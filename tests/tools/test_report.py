@@ -16,11 +16,12 @@ from pages import well_formed
 from steps import HostReads
 from torch.utils.data import DataLoader
 
-from fastload import ArrayDataset, FastLoader, log_lines, watch
+from fastload import ArrayDataset, FastLoader, watch
 from fastload.cli import main
-from fastload.run_charts import Curve, _faint, find_charts, page
-from fastload.run_log import Watch
-from fastload.runs import Run, table
+from fastload.tools.report import Run, table
+from fastload.tools.report_charts import Curve, _faint, find_charts, page
+from fastload.training import log_writer as log_lines
+from fastload.training.watch import Watch
 
 
 def logged(path: Path, step_s: float, wait_s: float, epochs: int = 2, loss: bool = True) -> Path:

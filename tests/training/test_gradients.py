@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
 import fastload
-from fastload import ArrayDataset, FastLoader, TrainStep, gradients
+from fastload import ArrayDataset, FastLoader, TrainStep
+from fastload.training import gradients
 
 PRECISIONS = ("fp32", "bf16", "fp16")
 

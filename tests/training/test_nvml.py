@@ -13,12 +13,12 @@ from calibrated import Clock, Counters, Loader, train
 from pages import well_formed
 
 from fastload.cli import main
-from fastload.doctor import script, show
-from fastload.doctor.phases import Probe
-from fastload.log_lines import RunLog
-from fastload.nvml import MEANING, Utilisation
-from fastload.runs import Run
-from fastload.stall import Stalls
+from fastload.tools.doctor import script, show
+from fastload.tools.doctor.phases import Probe
+from fastload.tools.report import Run
+from fastload.training.log_writer import RunLog
+from fastload.training.nvml import MEANING, Utilisation
+from fastload.training.stalls import Stalls
 
 GPU = torch.device("cuda", 1)
 
@@ -97,7 +97,7 @@ def test_the_doctor_quotes_it_and_judges_without(
         if device is not None:
             probe_utilisation = Utilisation(device, clock)
             monkeypatch.setattr(
-                "fastload.doctor.phases.Utilisation", lambda device: probe_utilisation
+                "fastload.tools.doctor.phases.Utilisation", lambda device: probe_utilisation
             )
         report = script.watch(train(clock, loader, 0.02), probe)
         assert report is not None

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from fastload.plain_state import decode, encode, find_unloadable, plain_numbers
+from fastload.training.plain_state import decode, encode, find_unloadable, plain_numbers
 
 
 def through_a_file(state: Any) -> Any:

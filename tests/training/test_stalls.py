@@ -12,12 +12,12 @@ import torch
 from calibrated import Clock
 from pages import well_formed
 
-from fastload import log_lines
 from fastload.cli import main
-from fastload.log_lines import RunLog
-from fastload.run_log import Watch
-from fastload.stall import Stalls
-from fastload.step_log import StepLog
+from fastload.training import log_writer as log_lines
+from fastload.training.log_writer import RunLog
+from fastload.training.stalls import Stalls
+from fastload.training.step_log import StepLog
+from fastload.training.watch import Watch
 
 
 class Cuda:

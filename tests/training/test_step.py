@@ -17,8 +17,8 @@ from torch.optim.lr_scheduler import LambdaLR
 
 import fastload
 from fastload import FastLoader, TrainStep
-from fastload.log_lines import on_its_way
-from fastload.runs import Run
+from fastload.tools.report import Run
+from fastload.training.log_writer import on_its_way
 
 ROWS, SIZE = 22, 4
 

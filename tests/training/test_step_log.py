@@ -17,10 +17,12 @@ from calibrated import Clock
 from steps import HostReads, adam, dataset, make_model, mse
 from torch.utils.data import Dataset
 
-from fastload import FastLoader, TrainStep, gradients, log_lines
-from fastload.log_lines import RunLog
-from fastload.runs import Run
-from fastload.step_log import StepLog
+from fastload import FastLoader, TrainStep
+from fastload.tools.report import Run
+from fastload.training import gradients
+from fastload.training import log_writer as log_lines
+from fastload.training.log_writer import RunLog
+from fastload.training.step_log import StepLog
 
 RunTorch = Callable[..., subprocess.CompletedProcess[str]]
 ROWS, SIZE = 22, 4
@@ -144,7 +146,7 @@ def test_a_kill_right_after_a_checkpoint_costs_no_line(
     def save(*arguments: Any) -> None:
         assert [step["step"] for step in Run(str(path)).steps] == [0, 1]
 
-    monkeypatch.setattr("fastload.checkpoint.save", save)
+    monkeypatch.setattr("fastload.training.checkpoint.save", save)
     training.step.save(tmp_path / "last.pt")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fastload import strict_json
+from fastload.formats import strict_json
 
 
 def refuse(token: str) -> Any:

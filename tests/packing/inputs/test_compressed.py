@@ -18,9 +18,10 @@ import pytest
 from packing import content, damaged, put, refused, same_bytes, samples_of
 
 import fastload
-from fastload.pack.opening import open_input
-from fastload.pack.sources import csv_rows, jsonl, unpacked
-from fastload.pack.sources.unpacked import Unpacked
+from fastload.packing.inputs import compressed as unpacked
+from fastload.packing.inputs.compressed import Unpacked
+from fastload.packing.kinds import csv_rows, jsonl
+from fastload.packing.opening import open_input
 
 if sys.version_info >= (3, 14):
     from compression import zstd

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastload.errors import FormatError
-from fastload.pack.sources import csv_rows
-from fastload.pack.sources.csv_rows import CsvText, RowScanner
+from fastload.packing.kinds import csv_rows
+from fastload.packing.kinds.csv_rows import CsvText, RowScanner
 
 pytest.importorskip("pyarrow")
 

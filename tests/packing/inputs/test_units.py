@@ -14,12 +14,12 @@ import pytest
 from packing import column
 
 import fastload
-from fastload.pack.opening import open_input
-from fastload.pack.sources.arrow import ArrowReader
-from fastload.pack.sources.base import Rows
-from fastload.pack.sources.batches import Reader, Unit
-from fastload.pack.sources.csv import CsvReader
-from fastload.pack.sources.parquet import ParquetReader
+from fastload.packing.inputs.source import Rows
+from fastload.packing.inputs.tables import Reader, Unit
+from fastload.packing.kinds.arrow import ArrowReader
+from fastload.packing.kinds.csv import CsvReader
+from fastload.packing.kinds.parquet import ParquetReader
+from fastload.packing.opening import open_input
 
 pa = pytest.importorskip("pyarrow", reason="pip install pyarrow")
 pq = pytest.importorskip("pyarrow.parquet", reason="pip install pyarrow")

@@ -25,9 +25,9 @@ from waiting import wait_for
 
 import fastload
 from fastload import FormatError
-from fastload.pack import executors
-from fastload.pack.executors import Run
-from fastload.pack.progress import ProgressDisplay
+from fastload.packing.jobs import executors
+from fastload.packing.jobs.executors import Run
+from fastload.packing.progress import ProgressDisplay
 
 
 @pytest.fixture

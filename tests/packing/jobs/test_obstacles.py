@@ -19,8 +19,8 @@ import pytest
 from packing import content, encoded, noise, put, refused
 
 import fastload
-from fastload.pack.executors import Run
-from fastload.pack.sources import kinds
+from fastload.packing.jobs.executors import Run
+from fastload.packing.kinds import registry as kinds
 
 
 @pytest.fixture

@@ -16,9 +16,9 @@ from packing import damaged, refused, samples_of
 import fastload
 
 ROWS = 300
-csv_source = importlib.import_module("fastload.pack.sources.csv")
-csv_rows = importlib.import_module("fastload.pack.sources.csv_rows")
-csv_types = importlib.import_module("fastload.pack.sources.csv_types")
+csv_source = importlib.import_module("fastload.packing.kinds.csv")
+csv_rows = importlib.import_module("fastload.packing.kinds.csv_rows")
+csv_types = importlib.import_module("fastload.packing.kinds.csv_types")
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ from packing import column, damaged, same_bytes, samples_of
 
 import fastload
 from fastload import FormatError, _core
-from fastload.pack.sources import hdf5
+from fastload.packing.kinds import hdf5
 
 h5py = pytest.importorskip("h5py", reason="pip install h5py")
 ROWS = 100

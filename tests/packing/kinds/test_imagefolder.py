@@ -19,7 +19,7 @@ from prelude import tar
 import fastload
 from fastload import FormatError
 from fastload.formats import packed
-from fastload.pack.sources import imagefolder
+from fastload.packing.kinds import imagefolder
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 

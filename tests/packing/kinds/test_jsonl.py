@@ -15,8 +15,8 @@ from packing import damaged, refused, same_bytes, samples_of
 import fastload
 from fastload.errors import FormatError
 from fastload.formats import packed
-from fastload.pack.sources import jsonl
-from fastload.pack.sources.base import probed
+from fastload.packing.inputs.source import probed
+from fastload.packing.kinds import jsonl
 
 ROWS = 120
 

@@ -13,7 +13,7 @@ from packing import column, refused, same_bytes
 from torch.utils.data import default_collate
 
 import fastload
-from fastload.structure import flatten
+from fastload.formats.structure import flatten
 
 
 def test_samples_come_back_as_default_collate_has_them(tmp_path: Path) -> None:

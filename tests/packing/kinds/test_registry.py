@@ -17,15 +17,15 @@ from paths import ROOT
 
 import fastload
 from fastload.cli import main
-from fastload.pack.sources.kind import Kind
-from fastload.pack.sources.kinds import KINDS, OPTIONS
-from fastload.pack.sources.latest import latest
+from fastload.packing.inputs.half_read import latest
+from fastload.packing.inputs.kind import Kind
+from fastload.packing.kinds.registry import KINDS, OPTIONS
 
 
 def test_each_module_with_a_kind_is_registered() -> None:
     found = []
     for path in sorted((ROOT / "fastload/pack/sources").glob("*.py")):
-        module = importlib.import_module(f"fastload.pack.sources.{path.stem}")
+        module = importlib.import_module(f"fastload.packing.kinds.{path.stem}")
         kind = getattr(module, "KIND", None)
         if kind is not None:
             found.append(kind.name)

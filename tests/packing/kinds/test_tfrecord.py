@@ -12,7 +12,7 @@ from packing import damaged, encoded, noise, refused, same_bytes, samples_of
 from tfrecord_files import example, field, record
 
 import fastload
-from fastload.pack.sources.base import probed
+from fastload.packing.inputs.source import probed
 
 
 def features(n: int) -> dict[str, Any]:

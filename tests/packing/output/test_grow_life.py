@@ -16,7 +16,7 @@ from slow_pack import finish, start, unfinished
 from waiting import wait_for
 
 import fastload
-from fastload.pack import folder
+from fastload.packing.output import folder
 
 # --- Broken off -------------------------------------------------------------------------------
 

@@ -12,15 +12,16 @@ from packing import encoded, noise, put, same_bytes
 
 import fastload
 from fastload import _core
-from fastload.formats.extents import Field
+from fastload.formats.fields import Field
 from fastload.formats.shard import CRC_BLOCK_BYTES, shard_layout
-from fastload.pack.plan import as_written
-from fastload.pack.shards import Progress
-from fastload.pack.sources import image_files
-from fastload.pack.sources.base import Ragged, StreamedRagged, UnstreamableError
-from fastload.pack.sources.image_files import stream_images
-from fastload.pack.sources.imagefolder import ImagesPart
-from fastload.pack.writer import write_shard
+from fastload.packing.columns import Ragged
+from fastload.packing.inputs import image_files
+from fastload.packing.inputs.image_files import stream_images
+from fastload.packing.inputs.source import StreamedRagged, UnstreamableError
+from fastload.packing.kinds.imagefolder import ImagesPart
+from fastload.packing.output.writer import write_shard
+from fastload.packing.plan import as_written
+from fastload.packing.shards import Progress
 
 ROWS = 60
 BAD = "c3/033.bmp"

@@ -19,7 +19,7 @@ from waiting import wait_for
 
 import fastload
 from fastload import FormatError
-from fastload.pack import folder
+from fastload.packing.output import folder
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 

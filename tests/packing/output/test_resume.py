@@ -22,10 +22,10 @@ from waiting import wait_for
 import fastload
 from fastload import FormatError
 from fastload.formats.manifest import Skipped
-from fastload.pack import plan
-from fastload.pack.files import write_all
-from fastload.pack.journal import Journal
-from fastload.pack.writer import Written
+from fastload.packing import plan
+from fastload.packing.output.files import write_all
+from fastload.packing.output.journal import Journal
+from fastload.packing.output.writer import Written
 
 
 def journal(out: Path) -> list[dict[str, Any]]:

@@ -1,0 +1,34 @@
+# The public names, each imported from the module that defines it. `__init__.py` reads this file,
+# so that a name is listed once, for type checkers and at run time.
+from fastload._core import __version__ as __version__
+from fastload.batch.pixels import Cast as Cast
+from fastload.batch.pixels import Normalize as Normalize
+from fastload.batch.pixels import RandomCrop as RandomCrop
+from fastload.batch.pixels import RandomHorizontalFlip as RandomHorizontalFlip
+from fastload.batch.pixels import ToChannelsFirst as ToChannelsFirst
+from fastload.batch.transforms import AsList as AsList
+from fastload.batch.transforms import DecodeImage as DecodeImage
+from fastload.batch.transforms import Jagged as Jagged
+from fastload.batch.transforms import PadTo as PadTo
+from fastload.datasets.array_dataset import ArrayDataset as ArrayDataset
+from fastload.datasets.file_datasets import PackedDataset as PackedDataset
+from fastload.datasets.file_datasets import open as open
+from fastload.datasets.mixture import Mixture as Mixture
+from fastload.datasets.token_dataset import TokenDataset as TokenDataset
+from fastload.errors import CudaError as CudaError
+from fastload.errors import FormatError as FormatError
+from fastload.errors import StoppedError as StoppedError
+from fastload.formats.verify import verify as verify
+from fastload.loader.loader import FastLoader as FastLoader
+from fastload.order.keyed_sampler import KeyedSampler as KeyedSampler
+from fastload.order.weighted_sampler import WeightedSampler as WeightedSampler
+from fastload.packing.convert import pack as pack
+from fastload.packing.export.export import export as export
+from fastload.packing.grow import add_column as add_column
+from fastload.packing.grow import append as append
+from fastload.packing.merge import merge as merge
+from fastload.training.loops import ddp_train as ddp_train
+from fastload.training.loops import train_with_amp as train_with_amp
+from fastload.training.process_group import distributed as distributed
+from fastload.training.step import TrainStep as TrainStep
+from fastload.training.watch import watch as watch

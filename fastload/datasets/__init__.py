@@ -1,0 +1,1 @@
+"""Datasets that can be loaded: files, packed data, arrays, tokens and mixtures."""

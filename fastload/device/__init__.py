@@ -1,0 +1,1 @@
+"""Copies batches to a device while the previous step computes."""

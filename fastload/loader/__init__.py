@@ -1,0 +1,1 @@
+"""`FastLoader`, its arguments, iterators and state."""

@@ -1,0 +1,417 @@
+"""FastLoader: torch's DataLoader, with an engine under it where the data allow it."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import torch
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sampler, default_collate
+
+from fastload.batch.transforms import Transforms, is_random
+from fastload.datasets import file_datasets as datasets
+from fastload.datasets.native import native_extents
+from fastload.formats import checks
+from fastload.loader.arguments import (
+    as_first_given,
+    check_counts,
+    check_masked,
+    check_not_empty,
+    check_own,
+    check_reading,
+    check_transforms,
+    mark_shuffled,
+    warn_of_threads,
+    warn_of_unused,
+    with_keyed_sampler,
+)
+from fastload.loader.collate_fn import Steps, inner_of, public_collate_fn, split_collate_fn
+from fastload.loader.epoch_setup import Run, checked_extents, make_run
+from fastload.loader.explain import describe, warn_of_slow_data, why_not_native
+from fastload.loader.groups import Groups
+from fastload.loader.handover import BatchTransform, Handover
+from fastload.loader.native_iterator import _NativeIterator
+from fastload.loader.resources import Chosen, Kept
+from fastload.loader.stateful import StatefulLoader
+from fastload.loader.torch_iterator import TrackedSampler, torch_iterator
+from fastload.loader.trainer_warnings import warn_of_replacement
+from fastload.order.position import Bookmark
+from fastload.order.samplers import is_own
+from fastload.order.state_dict import prepare_sampler
+
+T_co = TypeVar("T_co", covariant=True)
+
+# Older torch lacks some arguments: they are taken and not passed on.
+_TORCH_ARGUMENTS = frozenset(inspect.signature(DataLoader.__init__).parameters)
+_FIXED = frozenset({"seed", "shard", "order", "tail", "io", "transforms", "verify", "on_error"})
+
+
+class FastLoader(StatefulLoader[T_co]):
+    """A `torch.utils.data.DataLoader` that loads natively what it can.
+
+    It takes DataLoader's arguments in DataLoader's order, with its errors, its order of samples and
+    its random draws, and gives its batches, bit for bit. Data that the core can read (see
+    `fastload.open`, `ArrayDataset`, `TokenDataset`; also TensorDataset, and Subset, ConcatDataset,
+    StackDataset and `Mixture` of these) are gathered by C++ threads when `collate_fn` is the
+    default one; everything else is loaded by torch's own iterators. A batch is the caller's: it may
+    be kept and written to.
+
+    Args:
+        dataset: A path for `fastload.open`, or anything DataLoader takes.
+        batch_size: Samples in a batch.
+        shuffle: Draw a new permutation for each epoch.
+        sampler: As in DataLoader; a `WeightedSampler` is shared out and resumes as `seed` does.
+        batch_sampler: As in DataLoader.
+        num_workers: None: threads by the number of CPUs and of ranks on this host, at most 4, for
+            native data, and 0 else; random numbers are then drawn when DataLoader draws them
+            without workers. 0: batches are gathered inside `next()`. n: n threads, or for other
+            data n processes.
+        collate_fn: As in DataLoader. The attribute also applies transforms, mask, device and
+            batch_transform, for loaders that others make from this one's attributes; these are
+            taken over from the `collate_fn` of another FastLoader.
+        pin_memory: As in DataLoader.
+        drop_last: As in DataLoader.
+        timeout: Seconds to wait for a batch, 0 for ever.
+        worker_init_fn: Not called for native data.
+        multiprocessing_context: Not used for native data.
+        generator: As in DataLoader.
+        prefetch_factor: Batches kept ready for each worker; by default as many as fill 64 MiB.
+        persistent_workers: As in DataLoader.
+        pin_memory_device: As in DataLoader.
+        in_order: As in DataLoader; native data always come in order.
+        seed: Selects the keyed order (see `KeyedSampler`): the same in every run, another in each
+            epoch, shared out among the ranks, and no random numbers are drawn. `shuffle` says
+            whether it is permuted. An explicit sampler wins over it.
+        shard: With `seed`: `(rank, world)`, a DeviceMesh or ProcessGroup; False: do not share
+            out; None: as torch.distributed says, else RANK and WORLD_SIZE.
+        order: With `seed`: "full", or "block" for data that are slow to read at random.
+        tail: With `seed`, what becomes of an epoch's last step over the ranks where it is not full.
+            "drop": it is left out. "pad": samples from the start of the order fill it up, so that
+            all ranks have equally many. "mask": the same, and each batch has one more member, last
+            or under the key "real": bool (B,), False for samples that only fill up (of a sampler of
+            your own, all are real). "short": each sample comes once; ranks may have a sample, or a
+            whole batch, less than others, and must not wait for each other then. None: "drop" with
+            `drop_last`, else "pad".
+        device: Copy the tensors of each batch there, one batch ahead, beside the stream on which
+            the caller computes.
+        io: How files are read: "auto", "mmap" or "pread"; None: as the dataset says. "auto" takes
+            "pread" on network and user-space file systems, where a thread of the loader reads, also
+            with `num_workers=0`, so that Ctrl-C works while a server does not answer.
+        transforms: For native data, what becomes of fields, by their names. Of ragged ones
+            `PadTo`, `Jagged`, `AsList` or `DecodeImage`; without one, numbers must be of one length
+            in a batch, as default_collate demands; text comes as str, bytes as bytes. Of the others
+            and of decoded images: one or a sequence of `RandomCrop`, `RandomHorizontalFlip`,
+            `Cast` or `Normalize`, and `ToChannelsFirst`.
+        verify: What is compared with the checksums of packed data: "open": headers and bounds, now;
+            "lazy": each block of 1 MiB, when it is read first; None: as the dataset says.
+        on_error: "raise" FormatError for a batch with a sample that lies in a damaged block (with
+            `verify="lazy"`), or whose image cannot be decoded; "skip": leave such samples out, and
+            warn once. A batch may be empty then, and has one more member, last or under the key
+            "missing": int64, the dataset's indices of what was left out.
+        batch_transform: A function of the finished batch, on its device, that gives what is handed
+            out; it runs in the thread that calls `next()`, on its current stream.
+        static_buffers: With `device`: all batches of one shape come in the same tensors, whose
+            addresses CUDA graphs can rely on, also from one epoch to the next. A batch lives until
+            the following `next()` then; whoever keeps it makes a copy.
+
+    Raises:
+        ValueError: as DataLoader; `shard`, `order` or `tail` without `seed`; `drop_last` with
+            another `tail`; `seed` with an IterableDataset; `transforms` that do not fit the fields;
+            `device` names none; `static_buffers` without a device that batches are copied to, or
+            with `on_error="skip"`.
+        TypeError: as DataLoader; `seed` is not an integer; `batch_transform` cannot be called.
+        RuntimeError: at `iter()`, torch cannot use the `device`.
+
+    Example:
+        >>> loader = FastLoader(ArrayDataset({"x": np.arange(8.0)}), batch_size=3, seed=0)
+        >>> [batch["x"].tolist() for batch in loader]
+        [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0], [6.0, 7.0]]
+    """
+
+    __module__ = "fastload"
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int | None = 1,
+        shuffle: bool | None = None,
+        sampler: Sampler[Any] | Iterable[Any] | None = None,
+        batch_sampler: Sampler[list[Any]] | Iterable[list[Any]] | None = None,
+        num_workers: int | None = None,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        pin_memory: bool = False,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], None] | None = None,
+        multiprocessing_context: Any = None,
+        generator: torch.Generator | None = None,
+        *,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+        pin_memory_device: str = "",
+        in_order: bool = True,
+        seed: int | None = None,
+        shard: Any = None,
+        order: str = "full",
+        tail: str | None = None,
+        device: torch.device | str | int | None = None,
+        io: str | None = None,
+        transforms: Transforms | None = None,
+        verify: str | None = None,
+        on_error: str = "raise",
+        batch_transform: BatchTransform | None = None,
+        static_buffers: bool = False,
+    ) -> None:
+        steps = Steps(transforms, device, batch_transform, on_error, verify)
+        given_collate = collate_fn
+        collate_fn, steps = split_collate_fn(collate_fn, steps)
+        transforms, device, batch_transform = steps.transforms, steps.device, steps.batch_transform
+        on_error, verify = steps.on_error, steps.verify
+        own = seed, shard, order, tail, sampler, io, device, batch_transform, static_buffers
+        check_own(*own, on_error)
+        if isinstance(dataset, (str, bytes, os.PathLike)):
+            dataset = datasets.open(dataset, io=io or "auto", verify=verify)
+        arguments: dict[str, Any] = {
+            "batch_size": batch_size,
+            "shuffle": shuffle,
+            "sampler": sampler,
+            "batch_sampler": batch_sampler,
+            "num_workers": num_workers or 0,
+            "collate_fn": collate_fn,
+            "pin_memory": pin_memory,
+            "drop_last": drop_last,
+            "timeout": timeout,
+            "worker_init_fn": worker_init_fn,
+            "multiprocessing_context": multiprocessing_context,
+            "generator": generator,
+            "prefetch_factor": prefetch_factor,
+            "persistent_workers": persistent_workers,
+            "pin_memory_device": pin_memory_device,
+            "in_order": in_order,
+        }
+        check_counts(num_workers, timeout)
+        arguments = as_first_given(dataset, arguments)
+        native = native_extents(dataset)
+        check_not_empty(dataset, shuffle)
+        arguments = with_keyed_sampler(
+            dataset, arguments, native, seed=seed, shard=shard, order=order, tail=tail
+        )
+        batched = arguments["batch_size"] is not None or arguments["batch_sampler"] is not None
+        collates = collate_fn is None or collate_fn is default_collate
+        check_transforms(transforms, native if batched and collates else None)
+        readable = native if batched and collates else None
+        check_reading(verify, on_error, dataset, readable, transforms)
+        if native is not None and getattr(dataset, "verify", None) != verify:
+            checks.checked(native, verify)
+        is_auto = num_workers is None and native is not None and batched and collates
+        if is_auto:
+            arguments |= {"prefetch_factor": None, "persistent_workers": False}
+        self._shuffle, self._has_threads = shuffle, native is not None and batched and collates
+        known = {name: value for name, value in arguments.items() if name in _TORCH_ARGUMENTS}
+        super().__init__(dataset, **known)
+        if seed is not None and isinstance(dataset, IterableDataset):
+            raise ValueError("seed= needs a map-style dataset: an IterableDataset has no order")
+        self.in_order = in_order
+        self.seed = seed
+        self.shard = shard
+        self.order = order
+        self.tail = tail
+        self.device = device
+        self.io = io
+        self.transforms = transforms
+        self.verify = verify
+        self.on_error = on_error
+        self.batch_transform = batch_transform
+        self.static_buffers = static_buffers
+        self._chosen = Chosen()
+        if is_auto:
+            self._chosen.choose_workers(self, prefetch_factor, persistent_workers)
+        if prefetch_factor is None:
+            self._chosen.prefetch = self.prefetch_factor
+        self._mark = Bookmark()
+        self._tracked: TrackedSampler | None = None
+        self._kept = Kept()
+        if type(self.batch_sampler) is BatchSampler and hasattr(self.sampler, "set_epoch"):
+            # Trainers look for it here.
+            self.batch_sampler.set_epoch = self.sampler.set_epoch  # type: ignore[attr-defined]
+        mark_shuffled(self)
+        self._sealed = True
+        if is_random(transforms) and is_own(self.sampler):
+            self.sampler.carry_keys()
+        check_masked(self, native if collates else None)
+        if given_collate is None:
+            given_collate = self.collate_fn
+        self.collate_fn = given_collate
+        if native is not None:
+            warn_of_replacement(self)
+        if self._has_threads:
+            warn_of_threads(self.num_workers, self._kept.said)
+        warn_of_slow_data(self, native if batched and collates else None, self._kept.said)
+
+    def __setattr__(self, attr: str, val: Any) -> None:
+        if attr in _FIXED and self.__dict__.get("_sealed"):
+            raise ValueError(
+                f"{attr} attribute should not be set after {type(self).__name__} is initialized"
+            )
+        if attr == "collate_fn" and self.__dict__.get("_sealed"):
+            val = public_collate_fn(self, val)
+        super().__setattr__(attr, val)
+        if attr in ("device", "batch_transform") and self.__dict__.get("_sealed"):
+            self.collate_fn = inner_of(self.collate_fn)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_iterator": None}
+
+    @property
+    def shuffle(self) -> bool | None:
+        """As given. Assigning another value is an error: the sampler was made from it."""
+        return self.__dict__.get("_shuffle")
+
+    @shuffle.setter
+    def shuffle(self, value: bool | None) -> None:
+        if self.__dict__.get("_sealed") and bool(value) != bool(self.shuffle):
+            raise ValueError(
+                f"shuffle attribute should not be set after {type(self).__name__} is initialized"
+            )
+        self._shuffle = value
+
+    def check_worker_number_rationality(self) -> None:
+        """Warns, as torch does, of more worker processes than CPUs; threads are no processes."""
+        if not self.__dict__.get("_has_threads"):
+            super().check_worker_number_rationality()
+
+    def __repr__(self) -> str:
+        return describe(self)
+
+    # --- Iterating -----------------------------------------------------------------------------
+
+    def __iter__(self) -> Any:
+        iterator: Any = self._iterator
+        if iterator is None or not (self.persistent_workers and self.num_workers > 0):
+            return super().__iter__()
+        run = self._native_run(is_new=False)
+        if isinstance(iterator, _NativeIterator) and run is not None:
+            iterator.restart(run)
+        elif isinstance(iterator, _NativeIterator) or run is not None:
+            self._iterator = self._get_iterator()
+        else:
+            prepare_sampler(self._mark, super()._index_sampler)
+            iterator._reset(self)
+            iterator._next_data.restart(self._handover())
+        return self._iterator
+
+    def _get_iterator(self) -> Any:
+        self._mark.waiting = True
+        run = self._native_run()
+        warn_of_slow_data(self, None if run is None else run.extents, self._kept.said)
+        self._kept.by_torch, self._has_threads = run is None, run is not None
+        if run is None:
+            self._chosen.take_back_workers(self)
+            return torch_iterator(self, self._mark, self._handover, self._kept.stats)
+        warn_of_unused(self, self._kept.said)
+        warn_of_threads(self.num_workers, self._kept.said)
+        return _NativeIterator(run)
+
+    @property
+    def _is_iterable(self) -> bool:
+        return isinstance(self.dataset, IterableDataset)
+
+    @property
+    def _index_sampler(self) -> Any:
+        return super()._index_sampler if self._tracked is None else self._tracked
+
+    def _native_run(self, is_new: bool = True) -> Run | None:
+        """What a native iterator needs; None if torch's has to do."""
+        extents = checked_extents(self)
+        if extents is None:
+            return None
+        prepare_sampler(self._mark, self._index_sampler)
+        return make_run(self, extents, self._kept, self._chosen, self._mark, is_new=is_new)
+
+    def _handover(self) -> Handover:
+        return Handover(
+            self._kept.target(self.device, static=self.static_buffers), self.batch_transform
+        )
+
+    def groups(self, n: int, count: str | None = None) -> Groups[T_co]:
+        """An epoch in groups of `n` batches, each for one step of the optimizer; see `Group`.
+
+        How many samples a group has on all ranks is known before its first batch is loaded: from
+        the keyed order, or from the lengths of torch's samplers. A group is streamed, not kept. A
+        state that is taken inside one counts the batches that were handed out; when that is resumed
+        the first group holds the rest, and the gradients of the others are lost: save between two
+        groups. Samples that `on_error="skip"` leaves out are counted.
+
+        Args:
+            n: Batches of this rank in a group; the last one of an epoch may have fewer.
+            count: With `seed`, for native data: the field whose lengths, or integers, are counted
+                instead of samples, such as tokens. Reads it for the samples of all ranks.
+
+        Raises:
+            TypeError: `n` is not an integer.
+            ValueError: `n` is not positive; the sizes of batches, here or on other ranks, cannot be
+                known ahead, or with `tail="short"` some ranks have a batch more; `count` cannot be
+                counted.
+        """
+        return Groups(self, n, count)
+
+    @property
+    def is_native(self) -> bool:
+        """Whether an iterator made now would be native: not torch's own."""
+        return self.why_not_native is None
+
+    @property
+    def why_not_native(self) -> str | None:
+        """Why an iterator made now would be torch's own, in a sentence; None if it is native.
+
+        Example:
+            >>> FastLoader(ArrayDataset(np.zeros(3)), batch_size=None).why_not_native
+            'batch_size=None: samples are returned one by one, and native data come in batches'
+        """
+        return why_not_native(self)
+
+    def stats(self) -> dict[str, float]:
+        """What this loader has done since it was made, in this process.
+
+        Any thread may ask, at any time; it takes some microseconds, and loading goes on meanwhile.
+
+        Returns:
+            Of all iterators together, numbers for any logger:
+
+            - `batches`: handed out or copied ahead to a device.
+            - `wait_s`: seconds in which `next()` waited for a batch, or made it.
+            - `wait_p50_ms`, `wait_p99_ms`: such waits, batch by batch, in milliseconds: the median
+              and the 99th percentile, to within a sixteenth.
+
+            With a CUDA `device`, from the first iterator on, of what its streams have done by now;
+            nothing waits for them. Copies that torch makes, as to other devices, are not measured.
+
+            - `h2d_bytes`: copied to it.
+            - `h2d_s`: seconds that these copies took, and the kernels behind them.
+            - `gpu_stall_s`: seconds in which the stream that computes had done all of its work and
+              waited for a batch.
+
+            Of native data also:
+
+            - `samples`, `bytes`: in those batches; of images that are decoded, their files' bytes.
+            - `missing`: samples that `on_error="skip"` left out.
+            - `worker_wait_s`: seconds in which threads had nothing to do, summed over them.
+            - `ready`: batches that wait to be taken, now.
+            - `cold_share`: of the batches, those that came while data were not in the page cache;
+              from 0 to 1.
+            - `slot_bytes`: memory of batches that are being filled, are ready, or are kept by
+              somebody, now.
+            - `free_slot_bytes`: memory that is kept for the next ones, now.
+            - `slot_allocations`: pieces of memory that were ever taken for them. It stays as it is
+              once the loader has enough; for a GPU it grows, but all are parts of what is pinned.
+
+        Example:
+            >>> loader = FastLoader(ArrayDataset(np.arange(8)), batch_size=3)
+            >>> batches = list(loader)
+            >>> stats = loader.stats()
+            >>> stats["batches"], stats["samples"], stats["bytes"]
+            (3, 8, 64)
+        """
+        return self._kept.figures()

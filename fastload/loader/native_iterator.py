@@ -1,0 +1,392 @@
+"""The iterator over data that the core gathers."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+from torch._C._autograd import _profiler_enabled
+
+from fastload import _core
+from fastload.batch.collate import Arrays, Samples, batch_maker, decode_fault, parts_maker
+from fastload.batch.decode import DecodeStage, ImageField, Source
+from fastload.batch.device_fields import RawFields
+from fastload.batch.left_out import leave_out, undecodable
+from fastload.batch.pixels import Pixels
+from fastload.batch.transforms import Choices, DecodeImage, PadTo, choices, padding
+from fastload.errors import StoppedError, warn
+from fastload.formats.columns import Int64Array
+from fastload.formats.fields import Field
+from fastload.formats.image_sizes import size_extents
+from fastload.formats.places import described_place
+from fastload.formats.structure import MISSING, REAL, with_added
+from fastload.loader.epoch_setup import Run
+from fastload.loader.handover import Handover
+from fastload.loader.stats import timed
+from fastload.order.index_feeds import Stream, make_stream
+from fastload.order.position import Progress
+from fastload.order.torch_samplers import draw_seed
+
+_UNDECODABLE = "undecodable"  # a warning that was given
+
+_NAMED = 4  # samples in a message
+
+Take = Callable[[float], "Arrays | None"]
+
+
+class _NativeIterator:
+    """Gives the batches of one epoch; what `iter(FastLoader(...))` returns for native data.
+
+    Example:
+        >>> batches = iter(FastLoader(ArrayDataset(np.arange(4)), batch_size=3))
+        >>> type(batches).__name__, len(batches), next(batches)
+        ('_NativeIterator', 2, tensor([0, 1, 2]))
+    """
+
+    _workers = ()  # processes of torch's iterators, for those who look
+
+    def __init__(self, run: Run) -> None:
+        self._profile_name = f"enumerate(DataLoader)#{type(self).__name__}.__next__"
+        self._source: Source | None = None
+        self._finalizer: weakref.finalize[..., Any] | None = None
+        self._begin(run, is_new=True)
+
+    def restart(self, run: Run) -> None:
+        """Begins again at the first batch of a new epoch, as torch's persistent workers do."""
+        self._stop()
+        self._begin(run, is_new=False)
+
+    def _begin(self, run: Run, is_new: bool) -> None:
+        self._run = run
+        self._pid = os.getpid()
+        self._pulling = threading.Lock()  # threads may share an iterator
+        self._choices = choices(run.transforms, run.extents.fields)
+        self._stream: Stream = self._new_stream()
+        base_seed = draw_seed(run.generator) if is_new and run.draws_base_seed else None
+        if run.worker_rules == 0 and run.timeout and run.threads == 0:
+            raise AssertionError("_SingleProcessDataLoaderIter requires timeout == 0")
+        if run.worker_rules and run.pulls_ahead <= 0:
+            raise AssertionError(
+                "prefetch_factor must be greater than 0 for MultiProcessingDataLoaderIter"
+            )
+        self._skips = MISSING in run.added
+        self._masks = REAL in run.added
+        if run.seed is None and self._choices.is_random:
+            self._base_seed = run.mark.base_seed_of(base_seed, run.generator)
+        arguments = run.extents, run.transforms, run.pin, run.added
+        self._make: Callable[[Arrays, Samples], Any] = (
+            batch_maker(*arguments) if run.target is None else parts_maker(*arguments, run.raw)
+        )
+        handover = Handover(run.target, run.batch_transform)
+        self._handover = None if handover.does_nothing else handover
+        self._timeout = float(run.timeout)
+        # Until the first pull; these five change together.
+        self._take: Take | None = None
+        self._pull: Callable[[], bool] | None = None
+        self._with_samples = False
+        self._progress = self._stream.progress
+        self._odd = self._stream.odd
+        if run.worker_rules and not self._stream.waits_for_next:
+            if is_new:  # torch makes an iterator over its sampler twice
+                self._stream = self._new_stream()
+            try:
+                self._start(run.pulls_ahead)
+            except StoppedError as stop:
+                _raise_stopped(stop)
+
+    def _new_stream(self) -> Stream:
+        run = self._run
+        masked, drawn = REAL in run.added, self._choices.is_random
+        return make_stream(run.index_sampler, run.mark, run.extents.rows, masked, drawn)
+
+    def _start(self, pulls: int) -> None:
+        stream, run = self._stream, self._run
+        more = True
+        for _ in range(pulls):
+            more = more and stream.pull()
+        self._progress, self._odd = stream.progress, stream.odd
+        self._pull = stream.pull if more else None
+        self._warn_if_empty()
+        seed, epoch = stream.random_key or (self._seed(), stream.progress.epoch)
+        run.raw.begin(seed, epoch)
+        images = self._images(run.extents.fields, seed, epoch)
+        self._with_samples = bool(images) or run.raw.are_random
+        engine: Source = _core.Engine(
+            run.table,
+            run.pool,
+            [_as_gathered(field, self._choices, run.raw) for field in run.extents.fields],
+            stream.order,
+            run.threads,
+            run.depth,
+            run.on_error,
+            seed=seed,
+            epoch=epoch,
+            with_number=True,
+            with_samples=self._with_samples,
+            stats=run.stats,
+            counts_waits=not images,
+        )
+        self._source = engine
+        if images:
+            stage = DecodeStage(engine, images, run.threads, run.depth)
+            # Its threads hold the stage, but not this iterator.
+            self._finalizer = weakref.finalize(self, stage.stop)
+            self._source = stage
+        self._take = timed(self._source.next, run.stats) if images else self._source.next
+
+    def _pull_one(self) -> None:
+        """Asks for one more batch of indices; at the first call, begins."""
+        if self._pid != os.getpid():  # the lock may have been copied while it was held
+            raise StoppedError("the iterator belongs to the parent process; make a new one here")
+        with self._pulling:
+            if self._take is None:
+                self._start(self._run.pulls_ahead or 1)
+            elif self._pull is not None and not self._pull():
+                self._pull = None
+
+    def _seed(self) -> int:
+        """Of what is drawn for each sample in the epoch that has begun."""
+        if self._run.seed is not None:
+            return int(self._run.seed) % 2**64
+        if not self._choices.is_random:
+            return 0
+        seed = self._stream.progress.base_seed = self._base_seed
+        return seed
+
+    def _images(self, fields: Sequence[Field], seed: int, epoch: int) -> dict[int, ImageField]:
+        """What becomes of encoded images, by the number of their first array in a batch."""
+        images, number = {}, 0
+        target = self._run.target
+        pool = None if target is None else target.pool
+        for field in fields:
+            transform = self._choices.ragged.get(field.name)
+            if isinstance(transform, DecodeImage):
+                pixels = self._choices.pixels.get(field.name)
+                sizes = self._sizes(field, transform, pixels)
+                images[number] = ImageField(
+                    transform, pixels, seed, epoch, pool, sizes, self._skips
+                )
+            number += 2 if field.ragged else 1
+        return images
+
+    def _sizes(
+        self, field: Field, transform: DecodeImage, pixels: Pixels | None
+    ) -> _core.Table | None:
+        """Where the sizes of images are stored, if they are and it helps to know them."""
+        if transform.size is not None or transform.exif or (pixels and pixels.out_bytes):
+            return None
+        held = size_extents(self._run.extents, field.name)
+        return None if held is None else held.build(self._run.io)
+
+    def _shutdown_workers(self) -> None:
+        """Ends the threads: scripts call this to be rid of persistent workers."""
+        self._stop()
+
+    def _stop(self) -> None:
+        if self._source is not None:
+            self._source.stop()
+        if self._finalizer is not None:
+            self._finalizer.detach()
+
+    def _warn_if_empty(self) -> None:
+        progress = self._progress
+        samples = progress.end
+        if not samples or progress.first or self._run.mark.warned_empty:
+            return
+        sampler = self._run.index_sampler
+        if getattr(sampler, "drop_last", False) and samples < progress.per_batch:
+            self._run.mark.warned_empty = True
+            warn(
+                f"no batch is left: drop_last=True drops a batch that is not full, and "
+                f"{progress.per_batch} samples make a batch of all ranks, but there are {samples}",
+            )
+
+    def __iter__(self) -> _NativeIterator:
+        return self
+
+    def __len__(self) -> int:
+        return len(self._run.index_sampler)
+
+    def __next__(self) -> Any:
+        if _profiler_enabled():
+            with torch.autograd.profiler.record_function(self._profile_name):
+                return self._next()
+        return self._next()
+
+    def _next(self) -> Any:
+        try:
+            if self._handover is not None:
+                return self._handover.next(self._loaded, self._loaded_if_ready)
+            batch = self._load()
+        except StopIteration:
+            self._progress.finished = True
+            raise
+        except StoppedError as stop:
+            _raise_stopped(stop)
+        progress = self._progress
+        progress.handed = progress.turns
+        return batch
+
+    def _loaded(self) -> tuple[Any, tuple[Progress, int]]:
+        batch = self._load()
+        return batch, (self._progress, self._progress.turns)
+
+    def _loaded_if_ready(self) -> tuple[Any, tuple[Progress, int]] | None:
+        """The same; None if others are still at work on the batch."""
+        assert self._source is not None
+        is_ours = self._run.threads == 0 or isinstance(self._stream.order, _core.PushedOrder)
+        return self._loaded() if is_ours or self._source.is_ready() else None
+
+    def _load(self) -> Any:
+        """The next batch as it is loaded; whether it comes or fails, that was its turn."""
+        if self._take is None or (self._pull is not None and not self._run.worker_rules):
+            self._pull_one()
+        assert self._take is not None
+        try:
+            arrays = self._take(self._timeout)
+        except Exception as error:
+            self._fail(error)
+        if arrays is None:
+            self._finish()
+        draws = arrays.pop()[1] if self._with_samples else None
+        number = arrays.pop()  # the core's: another thread may have taken the one before
+        if self._skips:
+            draws = self._leave_out(arrays, number, draws)
+        missing = arrays[-1] if self._skips else ()
+        self._say_what_is_missing(missing)
+        real = self._stream.real(number) if self._masks else None
+        if self._pull is not None and self._run.worker_rules:
+            self._pull_one()  # torch pulls between receiving a batch and handing it out
+        items = self._odd.pop(number, None)
+        try:
+            if items is not None:
+                batch = self._run.fetch(items)
+                return batch if real is None else with_added(batch, REAL, torch.from_numpy(real))
+            if real is not None:
+                arrays.append(self._without(real, number, missing))
+            return self._make(arrays, _Samples(self, number, missing, draws))
+        finally:
+            self._stream.forget(number)
+            self._progress.turns += 1
+
+    def _leave_out(self, arrays: Arrays, number: int, draws: Any) -> Any:
+        """Takes samples whose images cannot be decoded out of a batch; returns its other draws."""
+        run = self._run
+        failed = undecodable(arrays, run.extents.fields, self._choices)
+        if not failed:
+            return draws
+        places = list(failed)
+        indices = self.samples(number, arrays[-1])[places]
+        leave_out(arrays, places, run.extents.fields, self._choices)
+        arrays[-1] = np.concatenate([arrays[-1], indices])
+        run.stats.count_missing(len(places))
+        if _UNDECODABLE not in run.said:
+            run.said.add(_UNDECODABLE)
+            name, error = failed[places[0]]
+            place = described_place(run.extents, name, int(indices[0]))
+            warn(
+                "samples are left out whose images cannot be decoded, which batches and stats() "
+                f"report as missing; the first is sample {indices[0]}{place}: {decode_fault(error)}"
+            )
+        return None if draws is None else np.delete(draws, places)
+
+    def samples(self, number: int, missing: Sequence[int]) -> Int64Array:
+        """The dataset's indices of a batch, without those that were left out."""
+        indices: Int64Array = self._without(self._stream.indices(number), number, missing)
+        return indices
+
+    def _without(self, array: Any, number: int, missing: Sequence[int]) -> Any:
+        """What an array holds of the samples of a batch that were not left out."""
+        if not len(missing):
+            return array
+        return array[~np.isin(self._stream.indices(number), missing)]
+
+    def _due(self) -> str:
+        """The batch whose turn it is, for a message."""
+        turn = self._progress.turns
+        try:
+            indices = self._stream.indices(turn)
+        except KeyError:
+            return f"batch {turn}"  # it has none yet
+        samples = ", ".join(map(str, indices[:_NAMED].tolist()))
+        return f"batch {turn} (samples {samples}{', ...' if len(indices) > _NAMED else ''})"
+
+    def _say_what_is_missing(self, missing: Sequence[int]) -> None:
+        if not len(missing):
+            return
+        for complaint in self._run.table.bad_blocks:
+            if complaint not in self._run.said:
+                self._run.said.add(complaint)
+                warn(f"samples are left out: {complaint}")
+
+    def _fail(self, error: Exception) -> NoReturn:
+        # A read may time out as well; that is the batch's own error and has an errno.
+        if isinstance(error, TimeoutError) and error.errno is None:
+            raise RuntimeError(
+                f"DataLoader timed out after {self._run.timeout} seconds: {self._due()}: {error}"
+            ) from None
+        if isinstance(error, StoppedError) and self._take is _ended:
+            raise StopIteration from None  # another thread took the last batch
+        if not isinstance(error, StoppedError):
+            self._progress.turns += 1
+            if self._pull is not None and self._run.worker_rules:
+                self._pull_one()
+        raise error
+
+    def _finish(self) -> NoReturn:
+        self._take = _ended
+        self._stop()
+        raise StopIteration
+
+    def __getstate__(self) -> NoReturn:
+        raise NotImplementedError("{} cannot be pickled", type(self).__name__)
+
+
+class _Samples:
+    """See `Samples`."""
+
+    __slots__ = ("_iterator", "_missing", "_number", "draws")
+
+    def __init__(
+        self,
+        iterator: _NativeIterator,
+        number: int,
+        missing: Sequence[int],
+        draws: Int64Array | None,
+    ) -> None:
+        self._iterator = iterator
+        self._number = number
+        self._missing = missing
+        self.draws = draws
+
+    def __call__(self) -> Int64Array:
+        return self._iterator.samples(self._number, self._missing)
+
+
+def _raise_stopped(error: StoppedError) -> NoReturn:
+    """Raises the error; in a daemon thread while Python exits SystemExit, which prints nothing."""
+    # The decode threads are stopped before the core knows of the exit, the main thread ends first.
+    exiting = _core.is_exiting() or not threading.main_thread().is_alive()
+    if exiting and threading.current_thread().daemon:
+        raise SystemExit from None
+    raise error
+
+
+def _ended(timeout_s: float) -> None:
+    return None
+
+
+def _as_gathered(field: Field, chosen: Choices, raw: RawFields) -> Any:
+    """What the engine is told of a field."""
+    transform, pixels = chosen.ragged.get(field.name), chosen.pixels.get(field.name)
+    if pixels is not None and not field.ragged and field.name not in raw:
+        made = pixels.field
+        return made.storage, made.shape, (pixels.plan, *(pixels.size or (0, 0)))
+    if isinstance(transform, PadTo):
+        return field.storage, field.shape, padding(transform, field)
+    return field.storage, field.shape

@@ -1,0 +1,1 @@
+"""Which samples come in which order: samplers, ranks, positions and states."""

@@ -1,0 +1,9 @@
+"""Packs datasets into folders of shards: `pack`, and clusters to pack on (`connected`)."""
+
+from __future__ import annotations
+
+from fastload.packing.convert import PackReport, pack
+from fastload.packing.jobs.engines import connected
+from fastload.packing.shards import Progress
+
+__all__ = ["PackReport", "Progress", "connected", "pack"]

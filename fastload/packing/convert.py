@@ -1,0 +1,374 @@
+"""`fastload.pack`: from any input to a packed folder."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import closing
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from fastload import _core
+from fastload.formats.fields import TEXT, Field
+from fastload.formats.manifest import Leftover, Manifest, Skipped
+from fastload.formats.original_names import NAMES_FILE
+from fastload.formats.packed import MANIFEST, read_manifest
+from fastload.packing.inputs.checks import check_counts
+from fastload.packing.inputs.source import Source
+from fastload.packing.names import write_names
+from fastload.packing.opening import open_input
+from fastload.packing.output.folder import SHARD_FILE, OutputFolder, files_of
+from fastload.packing.plan import (
+    SHARD_BYTES,
+    Plan,
+    changed_since,
+    digest,
+    parse_splits,
+    split_rows,
+    stamp_of,
+)
+from fastload.packing.shards import (
+    Group,
+    Progress,
+    Workers,
+    check_travels,
+    chosen_workers,
+    write_shards,
+)
+
+WRITER = f"fastload {_core.__version__}"
+COMPLETE = "it was complete already"
+_MOST_GUESSED = 20  # in a notice
+
+
+@dataclass(frozen=True)
+class PackReport:
+    """What was written.
+
+    Attributes:
+        path: Of the folder.
+        rows: Samples.
+        shards: Files.
+        bytes: Of all shards.
+        skipped: Bad records that were left out, and why; also in the manifest.
+        leftovers: What was not read of the input: a reason, a count and up to 100 paths each; also
+            in the manifest.
+        notices: What the user should know, in sentences.
+        fields: Of a sample.
+        splits: Rows [start, stop) by name.
+        kind: Of the input.
+        reason: Why it was taken for that kind; empty for what is in memory.
+        dropped: Samples that were left out because a value was missing, by field: a sample that
+            lacks two counts for both.
+        dropped_rows: These samples, each counted once.
+        filled: Samples of which missing values were replaced, by field.
+
+    Example:
+        >>> report = fastload.pack("photos", "data/photos", resize=224)  # doctest: +SKIP
+        >>> report.rows, [skipped.path for skipped in report.skipped]  # doctest: +SKIP
+        (1281165, ['n01/broken.jpg'])
+    """
+
+    path: str
+    rows: int
+    shards: int
+    bytes: int
+    skipped: tuple[Skipped, ...]
+    notices: tuple[str, ...]
+    fields: tuple[Field, ...] = ()
+    splits: dict[str, tuple[int, int]] = field(default_factory=dict)
+    leftovers: tuple[Leftover, ...] = ()
+    kind: str = ""
+    reason: str = ""
+    dropped: dict[str, int] = field(default_factory=dict)
+    dropped_rows: int = 0
+    filled: dict[str, int] = field(default_factory=dict)
+
+
+def pack(
+    source: Any,
+    out: str | os.PathLike[str],
+    *,
+    kind: str | None = None,
+    dtype: Any = None,
+    shape: int | Sequence[int] | None = None,
+    resize: int | tuple[int, int] | None = None,
+    encoded: bool = False,
+    allow_empty: bool = False,
+    strict: bool = False,
+    ignore: str | Sequence[str] = (),
+    fields: Sequence[str] | None = None,
+    dtypes: Mapping[str, Any] | None = None,
+    missing: str = "error",
+    cast: Mapping[str, Any] | None = None,
+    shuffle: int | None = None,
+    limit: int | None = None,
+    split: Mapping[str, float] | None = None,
+    overwrite: bool = False,
+    resume: bool = False,
+    dry_run: bool = False,
+    shard_size: int = SHARD_BYTES,
+    workers: int | None = None,
+    executor: Executor | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    **options: Any,
+) -> PackReport:
+    """Packs a dataset into a folder of shards that `FastLoader` reads at full speed.
+
+    The bytes that are written depend on the input and the options alone, not on the number of
+    workers, the machine or the time. Until the pack is complete, the folder says that it is not.
+
+    Args:
+        source: What to pack:
+
+            - a folder of class folders of images: samples are tuples (image uint8
+              (height, width, 3), label int64), classes and order as torchvision's ImageFolder has
+              them; images are converted to RGB by Pillow, as its loader does, but for 16-bit ones,
+              which are their upper 8 bits; EXIF orientation is ignored. With `encoded`, image is
+              the bytes of the file;
+            - a `.npy` file or a folder of them: bare arrays; an `.npz` file: dicts;
+            - a raw file of numbers, with `dtype` and `shape`;
+            - a map-style dataset, or its name as `module:object` (a class or function is called):
+              numbers, arrays, CPU tensors, text and bytes in dicts, tuples, lists and
+              namedtuples. Arrays and lists of numbers may vary in their first length from sample
+              to sample; 64 samples are looked at to find out;
+            - an array or CPU tensor, or a dict or tuple of them: samples along the first axes.
+              Lists of texts, bytes or arrays of unequal length, object arrays and nested tensors
+              are samples of varying length;
+            - a DataFrame of pandas or polars, or a table of pyarrow: dicts of the columns; a
+              Series: its bare values. An index of pandas that is no plain count of the rows
+              becomes a column, as `reset_index` makes it.
+        out: The folder to write.
+        kind: The name of a kind of `docs/pack.md`, such as "imagefolder"; None finds out.
+        dtype: Of a raw file, such as "uint16"; ">i4" is big-endian.
+        shape: Of one sample of a raw file.
+        resize: (height, width) of the images; one number is both. Bilinear, as torchvision does
+            with PIL images; the aspect ratio is not kept.
+        encoded: Keep the images as the bytes of their files, of any size, to be decoded when they
+            are loaded.
+        allow_empty: Keep classes without images.
+        strict: Stop at the first bad image or record, instead of leaving it out, and if anything
+            in the input is not read, but hidden files and what `ignore` names.
+        ignore: Patterns of what is left out of a folder or archive, as `fnmatch` has them: of
+            paths below it, of names, or of folders.
+        fields: Names of the fields to keep, or of containers for all in them; the others are not
+            opened, decoded or checked.
+        dtypes: What fields are read as, by name, such as {"x": "float32"}: numbers of text are
+            parsed so, others are cast before missing values are filled in.
+        missing: What is done about missing values (null, None, NaT, absent keys) of the fields that
+            are kept; a NaN is a value. "error" stops, "nan" makes NaN of them in fields of floats,
+            "zero" makes 0, False, empty text and empty lists, "drop" leaves the sample out.
+        cast: New dtypes by the names of fields, such as {"x": "bf16"}. Floats are rounded to the
+            nearest even value; integers and bools must be able to hold each value.
+        shuffle: The seed of a permutation of the samples, by which they are written.
+        limit: Write so many samples from the start, after shuffling.
+        split: Fractions of the rows by name, such as {"train": 0.9, "val": 0.1}, which sum to 1.
+            A split ends at the row nearest to where the sum of the fractions up to it lies.
+        overwrite: Replace the packed dataset in `out`, once the new one is complete, or the
+            incomplete one at once.
+        resume: Continue an incomplete pack: its finished shards are kept. A complete one of the
+            same input and options is left as it is; of an input in memory, only names, types and
+            lengths can be compared then.
+        dry_run: Write nothing; report what would be written.
+        shard_size: Bytes of a shard, an integer; rows per shard are the power of two that fits, at
+            least one.
+        workers: Processes; None takes one per CPU core and no more than there are shards, for files
+            that are merely copied one per 4 GiB. A dataset that another process cannot make, and an
+            `.npz` file, are read in this process.
+        executor: Writes the shards instead, on threads, processes or other hosts: a pool of
+            `concurrent.futures`, Dask's `client.get_executor()`, or `fastload.packing.connected`.
+            Its workers need input, output and fastload as this process has them; docs/pack.md tells
+            more. A dataset is called by several threads at once if they are threads.
+        progress: Called now and then.
+        **options: More of the kind, as docs/pack.md lists them.
+
+    Raises:
+        FormatError: an input is not what it says; with `strict` also a bad image or record.
+        ImportError: the package that reads the kind is not installed.
+        FileExistsError: `out` is in the way; nothing was changed.
+        OSError: a file cannot be read or written; `out` is incomplete and can be resumed.
+        ValueError: with `resume`, input or options are not those of the incomplete pack.
+        RuntimeError: workers died, or those of the executor cannot take part.
+        ValueError, TypeError, KeyError: arguments or samples that cannot be packed.
+
+    Example:
+        >>> fastload.pack({"x": images, "y": labels}, "data/train")  # doctest: +SKIP
+    """
+    check_counts(shard_size=shard_size)
+    by = chosen_workers(workers, executor)
+    if resume and overwrite:
+        raise ValueError("resume continues what is there, overwrite replaces it: choose one")
+    splits, folder = parse_splits(split), OutputFolder(out)
+    folder.check_source(source)
+    folder.check_new(overwrite=overwrite, resume=resume)
+    chosen = open_input(
+        source,
+        kind=kind,
+        dtype=dtype,
+        shape=shape,
+        resize=resize,
+        encoded=encoded,
+        allow_empty=allow_empty,
+        strict=strict,
+        ignore=ignore,
+        fields=fields,
+        dtypes=dtypes,
+        missing=missing,
+        cast=cast,
+        shuffle=shuffle,
+        limit=limit,
+        **options,
+    )
+    with closing(folder), closing(chosen):
+        if overwrite:
+            folder.check_inputs(chosen.paths())
+        check_travels(chosen, by)
+        plan = Plan.of(chosen, shard_size, SHARD_FILE, splits)
+        notices = [*notices_of(chosen), *_about_splits(chosen, plan, shuffle)]
+        if dry_run:
+            ranges = split_rows(splits, plan.rows)
+            size = plan.file_bytes
+            return PackReport(
+                folder.path,
+                plan.rows,
+                plan.shards,
+                size,
+                (),
+                tuple(notices),
+                plan.fields,
+                ranges,
+                chosen.leftovers,
+                chosen.kind,
+                chosen.reason,
+            )
+        folder.take()
+        if resume and folder.has_manifest():
+            completed = _completed(folder, plan, chosen)
+            return report_on(folder.path, completed, [COMPLETE], chosen)
+        folder.check_new(overwrite=overwrite, resume=resume)
+        if folder.has_manifest():  # it stays until the new one is complete
+            replaced = _replaced(folder)
+            fresh = folder.replacement()
+            with fresh.undone_if_refused(resume=False):
+                manifest, changes = _write(chosen, plan, fresh, False, by, progress)
+            folder.adopt(replaced)
+        else:
+            with folder.undone_if_refused(resume=resume):
+                manifest, changes = _write(chosen, plan, folder, resume, by, progress)
+        return report_on(folder.path, manifest, [*notices, *changes], chosen)
+
+
+def _write(
+    source: Source,
+    plan: Plan,
+    folder: OutputFolder,
+    resume: bool,
+    workers: Workers,
+    progress: Callable[[Progress], None] | None,
+) -> tuple[Manifest, list[str]]:
+    """Writes all; gives notices, too."""
+    guessed = [field.name for field in plan.fields if field.name in source.guessed]
+    described, stamp = plan.describe(), stamp_of(source)
+    noted = {"task": "pack", **described, "stamp": stamp, "files": [SHARD_FILE, NAMES_FILE]}
+    folder.begin(noted, None, resume=resume)
+    group = Group("main", digest(described))
+    outcome = write_shards(source, plan, group, folder, workers, progress)
+    manifest = Manifest(
+        outcome.rows,
+        plan.structure,
+        (outcome.shards,),
+        group.dataset,
+        outcome.classes,
+        outcome.skipped,
+        {**plan.source, **({"guessed": guessed} if guessed else {})},
+        splits=split_rows(plan.splits, outcome.rows),
+        leftovers=source.leftovers,
+        names=write_names(source, outcome, folder, 0),
+        missing=outcome.missing,
+    )
+    folder.commit(manifest, WRITER)
+    return manifest, changed_since(stamp, source.paths())
+
+
+def notices_of(source: Source) -> list[str]:
+    """What the user should know about an input, also which dtypes were guessed."""
+    guessed = [
+        f"{field.name} {'text' if field.logical == TEXT else field.logical or field.dtype}"
+        for field in source.fields
+        if field.name in source.guessed
+    ]
+    if not guessed:
+        return list(source.notices)
+    more = f" and {len(guessed) - _MOST_GUESSED} more" if len(guessed) > _MOST_GUESSED else ""
+    listed = ", ".join(guessed[:_MOST_GUESSED])
+    return [
+        *source.notices,
+        f"dtypes guessed from the text: {listed}{more}; --dtypes NAME=DTYPE (dtypes=) says others",
+    ]
+
+
+def _replaced(folder: OutputFolder) -> list[str]:
+    """The names of the shards of a dataset that is replaced."""
+    try:
+        return files_of([read_manifest(folder.path)])
+    except (OSError, ValueError):  # none, or a damaged one
+        return []
+
+
+def _completed(folder: OutputFolder, plan: Plan, source: Source) -> Manifest:
+    """The dataset that is there, if it is what the plan would make.
+
+    Raises:
+        FileExistsError: it is another one, or the input is newer.
+    """
+    manifest = read_manifest(folder.path)
+    written = os.stat(os.path.join(folder.path, MANIFEST)).st_mtime_ns
+    changed = next((p for p in source.paths() if os.stat(p).st_mtime_ns > written), None)
+    if changed is not None:
+        what = f"{changed} was changed after it was packed; --overwrite (overwrite=True) packs anew"
+        raise FileExistsError(errno.EEXIST, what, folder.path)
+    if manifest.dataset != digest(plan.describe()) or manifest.generation > 1:
+        what = "the folder holds another packed dataset; --overwrite (overwrite=True) replaces it"
+        raise FileExistsError(errno.EEXIST, what, folder.path)
+    folder.finish()
+    return manifest
+
+
+def report_on(
+    path: str, manifest: Manifest, notices: Sequence[str], source: Source | None = None
+) -> PackReport:
+    """The report about a dataset that is complete now, and the input that was read."""
+    sizes = [size for group in manifest.groups for size in group.file_bytes]
+    return PackReport(
+        path,
+        manifest.rows,
+        len(sizes),
+        sum(sizes),
+        manifest.skipped,
+        tuple(notices),
+        manifest.fields,
+        manifest.splits,
+        () if source is None else source.leftovers,
+        "" if source is None else source.kind,
+        "" if source is None else source.reason,
+        **asdict(manifest.missing),
+    )
+
+
+def _about_splits(source: Source, plan: Plan, shuffle: int | None) -> list[str]:
+    """What to know about the splits.
+
+    Raises:
+        ValueError: one would be empty.
+    """
+    for name, (start, stop) in split_rows(plan.splits, plan.rows).items():
+        if start == stop:
+            raise ValueError(f"split: {plan.rows} rows leave none for {name!r}")
+    if plan.splits and source.kind == "imagefolder" and shuffle is None:
+        return [
+            "the splits follow the order of the class folders, so that they hold different "
+            "classes; --shuffle SEED (shuffle=SEED) mixes the samples first"
+        ]
+    return []

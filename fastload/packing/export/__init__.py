@@ -1,0 +1,1 @@
+"""Writes packed datasets in other formats."""

@@ -1,0 +1,1 @@
+"""What inputs are read through: sources of parts, records, tables, images and texts."""

@@ -1,0 +1,168 @@
+"""Images as Pillow decodes them for torchvision's ImageFolder, or as the bytes of their files."""
+
+from __future__ import annotations
+
+import io
+import re
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fastload.errors import FormatError
+from fastload.formats.image_depth import in_8_bits
+from fastload.packing.columns import Array
+from fastload.packing.image_headers import image_size_of
+from fastload.packing.inputs.checks import check_counts
+from fastload.packing.inputs.kind import Option, library
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+"""What the names of images end in."""
+
+RESIZE = Option(
+    "resize",
+    "height and width for all images, one number for both; the aspect ratio is not kept",
+    "size",
+)
+RESIZE_SHORTER = Option(
+    "resize_shorter",
+    "pixels of the shorter side of all images, of which the square in the middle is kept",
+    "count",
+)
+ENCODED = Option("encoded", "keep images as the bytes of their files, of any size", "flag")
+
+
+ADVICE = (
+    "--resize-shorter N (resize_shorter=) resizes the shorter side and keeps the square in the "
+    "middle, --resize HxW (resize=(H, W)) does not keep the aspect ratio, --encoded (encoded=True) "
+    "keeps images as they are"
+)
+"""What to do about images of different sizes."""
+
+
+class Size(NamedTuple):
+    """What images are resized to.
+
+    Attributes:
+        height: In pixels.
+        width: In pixels.
+        is_cropped: The shorter side is resized to this size, and the square in the middle kept, as
+            `Resize(N)` and `CenterCrop(N)` of torchvision do it; else the aspect ratio changes.
+    """
+
+    height: int
+    width: int
+    is_cropped: bool = False
+
+
+class BadRecordError(Exception):
+    """What is wrong with the content of an image or record, so that it is left out."""
+
+
+def size_and_shaping(
+    resize: int | tuple[int, int] | None, resize_shorter: int | None, encoded: bool
+) -> tuple[Size | None, dict[str, Any]]:
+    """The size as it is given, and the options as those that shape the output.
+
+    Raises:
+        ValueError: sizes are not positive, or more than one of the options is given.
+    """
+    if encoded and not (resize is None and resize_shorter is None):
+        raise ValueError("encoded images are kept as they are and cannot be resized")
+    if resize_shorter is not None:
+        if resize is not None:
+            raise ValueError("resize and resize_shorter are two sizes: choose one")
+        check_counts(resize_shorter=resize_shorter)
+        return Size(resize_shorter, resize_shorter, True), {"resize_shorter": resize_shorter}
+    if resize is None:
+        return None, {"encoded": True} if encoded else {}
+    height, width = (resize, resize) if isinstance(resize, int) else resize
+    check_counts(height=height, width=width)
+    return Size(height, width), {"resize": [height, width]}
+
+
+def decode(content: bytes, size: Size | None) -> Array:
+    """The pixels of an image in RGB, uint8 (height, width, 3), resized if a size is given.
+
+    16-bit images become 8-bit ones by their upper 8 bits.
+
+    Raises:
+        BadRecordError: it is no image, a damaged one, or one of floats or 32-bit integers.
+    """
+    return pixels_of(open_image(content), size)
+
+
+def pixels_of(image: Any, size: Size | None) -> Array:
+    """The same of an image that is open.
+
+    Raises:
+        BadRecordError: it is damaged.
+    """
+    try:
+        image = in_8_bits(image).convert("RGB")
+        if size is not None:
+            image = _resized(image, size)
+    except Exception as error:  # decoders raise nearly everything
+        raise BadRecordError(_reason(error)) from error
+    return np.asarray(image)
+
+
+def _resized(image: Any, size: Size) -> Any:
+    bilinear = pillow().Resampling.BILINEAR
+    if not size.is_cropped:
+        return image.resize((size.width, size.height), bilinear)
+    shorter, longer = size.width, int(size.width * max(image.size) / min(image.size))
+    is_wide = image.size[0] > image.size[1]
+    image = image.resize((longer, shorter) if is_wide else (shorter, longer), bilinear)
+    left, top = (round((side - shorter) / 2) for side in image.size)
+    return image.crop((left, top, left + shorter, top + shorter))
+
+
+def open_image(content: bytes) -> Any:
+    """The image with its header read, whatever the suffix of its file says.
+
+    Raises:
+        BadRecordError: it is no image.
+    """
+    if not content:
+        raise BadRecordError("empty file")
+    module = pillow()
+    try:
+        return module.open(io.BytesIO(content))
+    except module.UnidentifiedImageError as error:
+        raise BadRecordError("not an image of a known kind") from error
+    except Exception as error:
+        raise BadRecordError(_reason(error)) from error
+
+
+def ppm(pixels: Array) -> bytes:
+    """An image file that holds uint8 (height, width, 3) as they are, and opens everywhere."""
+    height, width, _ = pixels.shape
+    return b"P6 %d %d 255\n" % (width, height) + pixels.tobytes()
+
+
+def check_image(content: bytes) -> None:
+    """Raises BadRecordError unless the bytes begin like an image."""
+    if image_size_of(content) == (0, 0):
+        open_image(content)
+
+
+def unequal(a: tuple[str, int, int], b: tuple[str, int, int]) -> FormatError:
+    """The error about two images, each with its height and width."""
+    sizes = " and ".join(f"{path} is {height}x{width}" for path, height, width in (a, b))
+    return FormatError(f"images differ in size: {sizes} (height x width); {ADVICE}")
+
+
+def pillow() -> ModuleType:
+    """The module that reads images.
+
+    Raises:
+        ImportError: it is not installed.
+    """
+    return library("PIL.Image", "images", "pillow")
+
+
+def _reason(error: Exception) -> str:
+    # Without addresses of objects, which change from run to run.
+    text = re.sub(r"<[^<>]* at 0x[0-9a-f]+>", "file", str(error))
+    return text or type(error).__name__

@@ -1,0 +1,1 @@
+"""Writes shards, their journal and the manifest."""

@@ -1,0 +1,101 @@
+"""What a run has finished, shard by shard: one line on the disk for each."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from dataclasses import asdict
+from typing import Any
+
+from fastload.errors import refuse_pipe
+from fastload.formats.manifest import Skipped
+from fastload.formats.missing import MissingCounts
+from fastload.packing.output.files import sync_folder, write_all
+from fastload.packing.output.writer import Written
+
+Key = tuple[str, int]
+"""A group and the number of a shard in it."""
+
+
+class Journal:
+    """The lines of `.fastload/journal.jsonl`.
+
+    A line is written after its shard, and is on the disk before the next step is taken. A line
+    that was torn by a crash, and all behind it, count for nothing.
+
+    Args:
+        path: Of the file; made if there is none.
+
+    Attributes:
+        written: The finished shards, by group and number.
+
+    Example:
+        >>> with contextlib.closing(Journal("out/.fastload/journal.jsonl")) as journal:
+        ...     journal.add("main", 0, Written(1024, 1 << 20, 0x5B895897))  # doctest: +SKIP
+    """
+
+    def __init__(self, path: str) -> None:
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        sync_folder(os.path.dirname(path))
+        self.written, size = replay(path)
+        os.truncate(self._descriptor, size)
+
+    def add(self, group: str, shard: int, written: Written) -> None:
+        """Notes a finished shard."""
+        self._append({"group": group, "shard": shard, **asdict(written)})
+        self.written[group, shard] = written
+
+    def drop(self, group: str, first: int) -> None:
+        """Notes that the shards from `first` on are about to change and count no longer."""
+        self._append({"group": group, "dropped_from": first})
+        _forget(self.written, group, first)
+
+    def close(self) -> None:
+        """Closes the file."""
+        os.close(self._descriptor)
+
+    def _append(self, entry: dict[str, object]) -> None:
+        line = json.dumps(entry, separators=(",", ":"), allow_nan=False) + "\n"
+        write_all(self._descriptor, memoryview(line.encode("ascii")))
+        os.fdatasync(self._descriptor)
+
+
+def replay(path: str) -> tuple[dict[Key, Written], int]:
+    """What a journal says is finished, and the size of the lines that are whole.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    written: dict[Key, Written] = {}
+    size = 0
+    refuse_pipe(path)
+    with open(path, "rb") as file, contextlib.suppress(ValueError, TypeError, KeyError):
+        for line in file:
+            if not line.endswith(b"\n"):
+                break
+            entry = json.loads(line)
+            group = entry.pop("group")
+            if "dropped_from" in entry:
+                _forget(written, group, entry["dropped_from"])
+            else:
+                key = group, entry.pop("shard")
+                written[key] = _written(entry)
+            size += len(line)
+    return written, size
+
+
+def _forget(written: dict[Key, Written], group: str, first: int) -> None:
+    for key in [key for key in written if key[0] == group and key[1] >= first]:
+        del written[key]
+
+
+def _written(entry: dict[str, Any]) -> Written:
+    skipped = tuple(Skipped(**of) for of in entry.pop("skipped"))
+    missing = MissingCounts(**entry.pop("missing"))
+    rest = {key: _tuples(value) for key, value in entry.items()}
+    return Written(**rest, skipped=skipped, missing=missing)
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(member) for member in value) if isinstance(value, list) else value

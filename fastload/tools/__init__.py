@@ -1,0 +1,1 @@
+"""`fastload bench`, `doctor`, `report` and `demo`, and their charts."""

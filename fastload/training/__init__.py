@@ -1,0 +1,1 @@
+"""The training step, its checkpoints, logs and loops."""

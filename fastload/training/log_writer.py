@@ -1,0 +1,346 @@
+"""The file of a training's log: a line of JSON for each step, written many at once."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fastload.errors import refuse_pipe, warn
+from fastload.formats import strict_json
+from fastload.formats.structure import flatten
+from fastload.order.ranks import find_place
+from fastload.training import host
+from fastload.training.nvml import Utilisation
+from fastload.training.stalls import Stalls
+
+_LINES = 50  # losses are read from the device no more often than once in so many steps,
+_SECONDS = 5.0  # or in so much time, which a kill may cost
+_GRACE_S = 2.0  # for a device, when the training is over
+_MOST_LATE = 100_000  # lines that wait for room on the disk
+_POLL_S = 1e-4
+
+_FIRST = b'{"fastload_log"'
+
+Row = dict[str, Any]
+
+
+class RunLog:
+    """Writes the lines of `fastload.watch` and `TrainStep`, which `fastload report` reads.
+
+    The first line says what wrote it, when and on which machine; where a training goes on in the
+    same file, so does another line there. Each other has `epoch`, `step`, `start_s`, `step_s`,
+    `wait_s`, `samples`, and what `put` was given; `gpu_wait_s` if there are `stalls`, and with
+    those now and then `nvml_utilisation_percent`; and `unfinished` if the step was broken off.
+    Numbers on a GPU are fetched by copies that no thread waits for, and written when they arrive.
+    Lines that cannot be written, as on a full disk, are tried again with the next ones, and a
+    warning says so: a log ends no training.
+
+    Numbers that are not finite are written as null: JSON has no NaN.
+
+    Not for several threads at once. A forked child writes nothing.
+
+    Args:
+        path: Ranks other than the first write `run.1.jsonl` and so on beside `run.jsonl`.
+        about: Of the first line.
+        append: Go on behind what is there, without a line that a kill has torn; else an old file
+            is replaced.
+        step: Number of the first step.
+        stalls: Of the device.
+        clock: Seconds.
+
+    Raises:
+        OSError: the file cannot be made.
+        ValueError: the file to go on with is no log.
+
+    Example:
+        >>> log = RunLog("run.jsonl", {"by": "hand"}, clock=lambda: 0.0)
+        >>> row = log.begin(log.clock())
+        >>> log.put(loss=0.5)
+        >>> log.end(row)
+        >>> log.flush()
+        >>> from fastload.tools.report import Run
+        >>> Run("run.jsonl").steps[0]["loss"]
+        0.5
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        about: Mapping[str, Any],
+        *,
+        append: bool = False,
+        step: int = 0,
+        stalls: Stalls | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.clock = clock
+        self._path, self._owner = _of_rank(os.fspath(path)), os.getpid()
+        self._step, self._sent_at = step, clock()
+        self._begun: float | None = None
+        self._row: Row | None = None  # of the step under way
+        self._values: Row = {}
+        self._stalls = stalls or Stalls(torch.device("cpu"))
+        self._pairs: list[tuple[Any, Any]] = []
+        self._utilisation: Utilisation | None = None
+        self._rows: list[Row] = []
+        self._on_its_way: deque[tuple[list[Row], list[_Fetched | _Stalled]]] = deque()
+        self._late: deque[str] = deque(maxlen=_MOST_LATE)
+        self._has_warned = False
+        refuse_pipe(self._path)
+        going_on = append and _cut(self._path)
+        with open(self._path, "a" if going_on else "w", encoding="utf-8") as file:
+            about = {**about, "started": host.now(), "machine": host.describe()}
+            file.write(strict_json.dumps({"fastload_log": 1, **about}) + "\n")
+
+    def begin(self, asked: float, epoch: int | None = None) -> Row:
+        """A step has begun when it asked for its first batch; gives its line, for `end`."""
+        self.break_off(self._row)
+        if self._begun is None:
+            self._begun = asked
+        self._row = {} if epoch is None else {"epoch": epoch}
+        self._row |= {"step": self._step, "start_s": asked - self._begun, "step_s": 0.0}
+        self._row |= {"wait_s": 0.0, "samples": 0}
+        return self._row
+
+    def mark(self) -> Any:
+        """An event before or behind what waits for a batch; None without a GPU."""
+        return self._stalls.mark()
+
+    def stalled(self, before: Any, after: Any) -> None:
+        """The device waited for the step under way between two marks."""
+        if before is not None and after is not None:
+            self._pairs.append((before, after))
+
+    def put(self, **values: Any) -> None:
+        """Adds numbers to the line of the step under way, or else of the next one.
+
+        Raises:
+            ValueError: a tensor holds more or fewer numbers than one.
+            TypeError: a value is no number.
+        """
+        for name, value in values.items():
+            if isinstance(value, Tensor):
+                if value.numel() != 1:
+                    shape = tuple(value.shape)
+                    raise ValueError(f"log({name}=...) takes one number, not a tensor {shape}")
+                # It may be written to before it is read.
+                value = (value.detach() if value.requires_grad else value).clone()
+                value = value.reshape(()) if value.dim() else value
+                if value.is_complex():
+                    raise TypeError(f"log({name}=...) takes a real number, not {value.dtype}")
+                self._values[name] = value
+                continue
+            if hasattr(value, "item"):  # numpy's
+                value = value.item()
+            if not isinstance(value, (int, float)):
+                raise TypeError(f"log({name}=...) takes a number, not a {type(value).__name__}")
+            self._values[name] = value
+
+    def end(self, row: Row, *, unfinished: bool = False) -> None:
+        """The step is done, or was broken off; nothing if that was said before."""
+        if row is not self._row:
+            return
+        now = self.clock()
+        assert self._begun is not None
+        row["step_s"] = now - self._begun - row["start_s"]
+        row |= self._values
+        if self._pairs:
+            row["gpu_wait_s"] = self._pairs
+        self._row, self._values, self._pairs = None, {}, []
+        self._rows.append(row)
+        if unfinished:
+            row["unfinished"] = True
+        else:
+            self._step += 1
+        if len(self._rows) >= _LINES or now - self._sent_at >= _SECONDS:
+            self._send(now)
+        if self._on_its_way:
+            self._write(patience_s=0.0)
+
+    def break_off(self, row: Row | None) -> None:
+        """The step comes to no end: its line says what is known. Nothing if it has ended."""
+        if row is not None and row is self._row:
+            self.end(row, unfinished=True)
+            # Now, but without waiting: after an error a device may be waiting for other ranks.
+            self._send(self.clock())
+            self._write(patience_s=0.0)
+
+    def flush(self) -> None:
+        """Writes the lines of all steps that are done; waits for the device."""
+        self._send(self.clock())
+        self._write(patience_s=math.inf)
+
+    def close(self) -> None:
+        """The training is over, or has failed: writes all there is, as far as it can be known."""
+        if os.getpid() != self._owner:
+            return
+        self.break_off(self._row)
+        self._send(self.clock())
+        self._write(patience_s=_GRACE_S, at_last=True)
+
+    def _send(self, now: float) -> None:
+        rows, self._rows, self._sent_at = self._rows, [], now
+        if rows:
+            percent = self._percent()
+            if percent is not None:
+                rows[-1]["nvml_utilisation_percent"] = percent
+            stalled = [_Stalled(row, self._stalls) for row in rows if "gpu_wait_s" in row]
+            self._on_its_way.append((rows, [*_fetch(rows), *stalled]))
+
+    def _percent(self) -> float | None:
+        if self._utilisation is None and self._stalls.device is not None:
+            self._utilisation = Utilisation(self._stalls.device)
+        return None if self._utilisation is None else self._utilisation.ask()
+
+    def _write(self, *, patience_s: float, at_last: bool = False) -> None:
+        """Writes lines whose numbers have come from the device; at last, others without them."""
+        until = time.monotonic() + patience_s
+        while self._on_its_way:
+            rows, fetched = self._on_its_way[0]
+            if not all(part.has_come(until) for part in fetched) and not at_last:
+                break
+            self._on_its_way.popleft()
+            for part in fetched:
+                part.put()
+            self._late += [strict_json.dumps(row) + "\n" for row in rows]
+        if self._late and os.getpid() == self._owner:
+            self._append_late()
+
+    def _append_late(self) -> None:
+        end: int | None = None
+        try:
+            with open(self._path, "a", encoding="utf-8") as file:
+                end = file.tell()
+                file.writelines(self._late)
+        except OSError as error:
+            if end is not None:
+                with suppress(OSError):  # no line may follow half a line
+                    os.truncate(self._path, end)
+            if not self._has_warned:
+                self._has_warned = True
+                warn(
+                    f"lines of the log {self._path} wait until they can be written: {error}",
+                    RuntimeWarning,
+                )
+            return
+        self._late.clear()
+
+
+class _Fetched:
+    """Numbers of one dtype on one device that are copied to the host at once."""
+
+    def __init__(self, places: list[tuple[Row, str]]) -> None:
+        self._places, self._came = places, False
+        numbers = torch.stack([row[name] for row, name in places])
+        self._copy, self._event = on_its_way(numbers)
+
+    def has_come(self, until: float) -> bool:
+        """Waits for them until then; True, too, if the device has failed: they never come."""
+        has_passed = self._event is None or _has_passed(self._event, until)
+        self._came = bool(has_passed)
+        return has_passed is not False
+
+    def put(self) -> None:
+        """Into the lines; what is not there is left out."""
+        values = self._copy.tolist() if self._came else [None] * len(self._places)
+        for (row, name), value in zip(self._places, values, strict=True):
+            if self._came:
+                row[name] = value
+            else:
+                del row[name]
+
+
+class _Stalled:
+    """What the device waited in a step, once it has got so far."""
+
+    def __init__(self, row: Row, stalls: Stalls) -> None:
+        self._row, self._stalls, self._came = row, stalls, False
+
+    def has_come(self, until: float) -> bool:
+        """As of `_Fetched`."""
+        has_passed = _has_passed(self._row["gpu_wait_s"][-1][1], until)
+        self._came = bool(has_passed)
+        return has_passed is not False
+
+    def put(self) -> None:
+        """Into the line, or nothing."""
+        pairs = self._row.pop("gpu_wait_s")
+        if self._came:
+            self._row["gpu_wait_s"] = self._stalls.read(pairs)
+
+
+def _has_passed(event: Any, until: float) -> bool | None:
+    """Waits for an event until then; None: the device has failed, as the training will be told."""
+    try:
+        while not event.query():
+            if time.monotonic() >= until:
+                return False
+            time.sleep(_POLL_S)
+    except RuntimeError:
+        return None
+    return True
+
+
+def _fetch(rows: list[Row]) -> list[_Fetched]:
+    groups: dict[Any, list[tuple[Row, str]]] = {}
+    for row in rows:
+        for name, value in row.items():
+            if isinstance(value, Tensor):
+                groups.setdefault((value.device, value.dtype), []).append((row, name))
+    return [_Fetched(places) for places in groups.values()]
+
+
+def on_its_way(numbers: Tensor) -> tuple[Tensor, Any]:
+    """A copy on the host, and the event after which it is there; None: now."""
+    if numbers.device.type != "cuda":
+        return numbers.cpu(), None
+    copy, event = numbers.to("cpu", non_blocking=True), torch.cuda.Event()  # type: ignore[no-untyped-call]
+    event.record(torch.cuda.current_stream(numbers.device))  # may not be the current device
+    return copy, event
+
+
+def count_samples(batch: Any) -> int:
+    """The length of the first tensor; 0 without one."""
+    for leaf in flatten(batch):
+        if torch.is_tensor(leaf) and leaf.dim():
+            return len(leaf)
+    return 0
+
+
+def _of_rank(path: str) -> str:
+    rank = find_place().rank  # a watch may be made before torch.distributed is initialised
+    if not rank:
+        return path
+    stem, suffix = os.path.splitext(path)
+    return f"{stem}.{rank}{suffix}"
+
+
+def _cut(path: str) -> bool:
+    """Takes a line off that was not written whole; False if there is nothing to go on with."""
+    if not Path(path).exists():
+        return False
+    with open(path, "r+b") as file:
+        first = file.readline()
+        if _FIRST.startswith(first):  # the first line was cut off
+            return False
+        if not first.startswith(_FIRST):
+            raise ValueError(f"{path} is not a log of fastload: the training cannot go on in it")
+        end = file.seek(0, os.SEEK_END)
+        while end:
+            begin = max(0, end - 4096)
+            file.seek(begin)
+            found = file.read(end - begin).rfind(b"\n")
+            if found >= 0:
+                file.truncate(begin + found + 1)
+                return True
+            end = begin
+        return False
