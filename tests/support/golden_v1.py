@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from fastload.pack.sources.base import Ragged
-from fastload.pack.writer import write_shard
 
 from fastload.formats.extents import Field
 from fastload.formats.manifest import Classes, Manifest, Shards
 from fastload.formats.shard import shard_layout
+from fastload.packing.columns import Ragged
+from fastload.packing.output.writer import write_shard
 
 ROWS = 19
 RAGGED_SHARD_SIZE = 1500
