@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 from packing import column, encoded, noise, put
 
 import fastload
+import fastload.packing
 from fastload.cli import main
 from fastload.packing.shards import Progress
 
@@ -242,7 +242,7 @@ def test_an_interrupt_is_reported_below_the_progress_bar(
 
     terminal = lambda: Console(stderr=True, force_terminal=True, width=100)  # noqa: E731
     monkeypatch.setattr(writing, "console", terminal)
-    monkeypatch.setattr(importlib.import_module("fastload.pack"), "pack", interrupted)
+    monkeypatch.setattr(fastload.packing, "pack", interrupted)
     assert main(["pack", "x.npy", "out"]) == 130
     shown = capsys.readouterr().err
     assert "3 of 10 rows" in shown

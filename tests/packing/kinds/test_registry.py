@@ -24,7 +24,7 @@ from fastload.packing.kinds.registry import KINDS, OPTIONS
 
 def test_each_module_with_a_kind_is_registered() -> None:
     found = []
-    for path in sorted((ROOT / "fastload/pack/sources").glob("*.py")):
+    for path in sorted((ROOT / "fastload/packing/kinds").glob("*.py")):
         module = importlib.import_module(f"fastload.packing.kinds.{path.stem}")
         kind = getattr(module, "KIND", None)
         if kind is not None:
