@@ -1,4 +1,4 @@
-// One batch on its way: from indices to filled slots.
+// One batch while it is made: from indices to filled slots.
 #pragma once
 
 #include <atomic>
@@ -18,26 +18,32 @@ struct Piece {
   std::size_t column;
   std::size_t first;  // sample in the batch
   std::size_t count;
-  bool done = false;  // only through std::atomic_ref: whoever describes the batch looks at it
+  bool done =
+      false;  // accessed through std::atomic_ref, since describe_progress() reads it meanwhile
 };
 
-// What is being done for a batch.
+// The step in which a batch is.
 enum class Stage {
-  begun,     // it is getting its indices
-  checking,  // what they lead to is compared with checksums, if that is wanted
-  lengths,   // the bounds of its ragged samples are read
-  layout,    // it gets its memory
-  gathering,
+  indices,    // takes its indices
+  checking,   // compares the bytes of its samples with checksums, if there are any
+  lengths,    // reads the bounds of its ragged samples
+  layout,     // reserves its memory
+  gathering,  // copies its samples
 };
 
-// A batch that a worker has begun. The engine's mutex guards the hand-over from one stage to the
-// next: indices to pieces are written by the thread that begins it, before others see it;
-// next_piece by whoever claims under the mutex; error by the first that fails.
+// A batch that a worker has started. Written by one thread at a time, in this order:
+// - indices to pieces, by the thread that prepares it, before it is published;
+// - next_piece, and done at the end, under the engine's mutex;
+// - the bytes of a piece and its `done`, by the thread that claimed it; error by the first piece
+//   that fails.
+// describe_progress() may read number, stage, head, and from Stage::gathering on indices and
+// pieces, at any time. Everything else belongs to the consumer once the engine has delivered the
+// task.
 struct BatchTask {
-  // Makes this the task of batch k, keeping the memory of the one before.
+  // Makes this the task of batch k. Keeps the memory of the batch before.
   void restart(std::int64_t k) {
     number = k;
-    stage.store(Stage::begun);
+    stage.store(Stage::indices);
     rows.clear();
     draws.clear();
     head.clear();
@@ -57,10 +63,10 @@ struct BatchTask {
   std::int64_t number = 0;
   std::vector<std::int64_t> indices;
   std::vector<std::int64_t> rows;   // of the indices, if there is an index map
-  std::vector<std::int64_t> draws;  // of the same samples, if anybody draws and they are others
-  std::atomic<Stage> stage{Stage::begun};
+  std::vector<std::int64_t> draws;  // of the same samples, if needed and different from indices
+  std::atomic<Stage> stage{Stage::indices};
   std::vector<std::int64_t> head;     // the first of the indices; constant from `checking` on
-  std::vector<std::int64_t> missing;  // taken from indices: their bytes are damaged
+  std::vector<std::int64_t> missing;  // removed from indices, since their bytes are damaged
   std::vector<SpanTable> spans;       // one per column, used by the ragged ones
   BatchLayout layout;
   std::vector<Lease> slots;  // one per array

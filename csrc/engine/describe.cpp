@@ -1,10 +1,15 @@
-// What an engine says about the batch that is late.
-#include "engine/engine.h"
+#include "engine/describe.h"
+
+#include <atomic>
+#include <exception>
+#include <set>
+#include <span>
+#include <vector>
 
 namespace fastload {
 namespace {
 
-constexpr std::size_t kNamedFiles = 3;
+constexpr std::size_t kMaxNamedFiles = 3;  // a message of one line
 
 // Adds the sources of a column in which the samples lie.
 void add_sources(const Table& table, const Column& column, std::span<const std::int64_t> indices,
@@ -18,58 +23,51 @@ void add_sources(const Table& table, const Column& column, std::span<const std::
 }
 
 std::string named(const Table& table, const std::set<std::int32_t>& sources) {
-  std::set<std::string> names;  // all memory has one
+  std::set<std::string> names;  // memory has one name for all
   for (std::int32_t source : sources) names.insert(table.source_name(source));
   std::string text;
   std::size_t count = 0;
   for (const std::string& name : names) {
-    if (++count > kNamedFiles) break;
+    if (++count > kMaxNamedFiles) break;
     text += (count == 1 ? "; from " : ", ") + name;
   }
-  if (names.size() > kNamedFiles) {
-    text += " and " + std::to_string(names.size() - kNamedFiles) + " more";
+  if (names.size() > kMaxNamedFiles) {
+    text += " and " + std::to_string(names.size() - kMaxNamedFiles) + " more";
   }
   return text;
 }
 
-}  // namespace
-
-// The sources that are read for a batch in its stage.
-std::set<std::int32_t> Engine::sources_read(const BatchTask& task) const {
+// The sources that are read for a task in its current stage.
+std::set<std::int32_t> sources_read(const Table& table, const BatchTask& task) {
   std::set<std::int32_t> sources;
   const Stage stage = task.stage.load();
-  const auto columns = table_->columns();
+  const auto columns = table.columns();
   if (stage == Stage::checking || stage == Stage::lengths) {
     for (const Column& column : columns) {
-      if (column.bounds) add_sources(*table_, column.bounds->column, task.head, sources);
-      if (stage == Stage::checking) add_sources(*table_, column, task.head, sources);
+      if (column.bounds) add_sources(table, column.bounds->column, task.head, sources);
+      if (stage == Stage::checking) add_sources(table, column, task.head, sources);
     }
   }
   if (stage != Stage::gathering) return sources;
   const std::span<const std::int64_t> indices(task.indices);
   for (const Piece& piece : task.pieces) {
     if (std::atomic_ref(const_cast<bool&>(piece.done)).load()) continue;
-    add_sources(*table_, columns[piece.column], indices.subspan(piece.first, piece.count), sources);
+    add_sources(table, columns[piece.column], indices.subspan(piece.first, piece.count), sources);
   }
   return sources;
 }
 
-std::string Engine::describe_due() const {
-  if (generation_ != fork_generation()) return "it belongs to the parent process";
-  MutexLock lock(mutex_);
-  if (tasks_.empty()) {
-    const bool ready = order_->state(delivered_) == IndexSource::State::kReady;
-    return ready ? "not begun" : "waiting for indices";
-  }
-  const BatchTask& task = *tasks_.front();
-  if (task.done) return "ready";
+}  // namespace
+
+std::string describe_progress(const Table& table, const BatchTask& task) {
   std::string files;
   try {
-    files = named(*table_, sources_read(task));
-  } catch (const std::exception&) {  // an index map that was written to
+    files = named(table, sources_read(table, task));
+  } catch (const std::exception&) {
+    // The index map's memory was changed: the files are not known.
   }
   switch (task.stage.load()) {
-    case Stage::begun:
+    case Stage::indices:
       return "taking its indices";
     case Stage::checking:
       return "checking" + files;

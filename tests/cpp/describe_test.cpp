@@ -36,7 +36,7 @@ int main() {
     const TestTable data(folder, {2, 2, 2, 2, 2},
                          {{.row_bytes = 3 << 20}, {.row_bytes = 1, .in_memory = true}});
     Engine engine(data.table, new_pool(), plan_order(shuffled(10, 10)), {0, 2});
-    CHECK(engine.describe_due() == "not begun");
+    CHECK(engine.describe_due() == "not started");
     std::unique_ptr<BatchTask> task;
     std::string seen;
     while (engine.next(Clock::now() + std::chrono::microseconds(1), task) ==

@@ -174,16 +174,4 @@ int main() {
     const auto task = next_batch(engine);
     check_batch(augmented(0), {1, 2, 3}, task->slots[0].data());
   });
-  check::promise("images that do not fit the table are refused", [] {
-    const Folder folder;
-    const TestTable data(folder, {4}, {kImages, kLabels});
-    const auto start = [&](EngineOptions options) {
-      const Engine engine(data.table, new_pool(), plan_order(shuffled(4, 2)), options);
-    };
-    EngineOptions options;
-    options.images = {augmented(0)};
-    CHECK_THROWS(std::invalid_argument, start(options));
-    options.images = {std::nullopt, augmented(0)};
-    CHECK_THROWS(std::invalid_argument, start(options));
-  });
 }

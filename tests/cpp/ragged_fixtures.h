@@ -4,6 +4,7 @@
 #include <random>
 #include <span>
 
+#include "batch/gather.h"
 #include "batch/spans.h"
 #include "fixtures.h"
 

@@ -259,20 +259,4 @@ int main() {
     CHECK(warm <= 60);
     CHECK(pool->stats().allocation_count <= warm + 20);  // of 752 batches
   });
-
-  check::promise("impossible paddings are refused", [] {
-    const Folder folder;
-    const RaggedTable data(folder, {{1, 2}}, {.element_bytes = 4});
-    const TestTable fixed(folder, {2}, {{.row_bytes = 4}});
-    const auto make = [](const auto& table, PadTo padding, std::size_t count) {
-      EngineOptions options{0, 2};
-      options.paddings.assign(count, padding);
-      const Engine engine(table.table, new_pool(), plan_order(shuffled(2, 1)), options);
-    };
-    make(data, {1, Bytes(4)}, 1);
-    CHECK_THROWS(std::invalid_argument, make(data, {0, Bytes(4)}, 1));
-    CHECK_THROWS(std::invalid_argument, make(data, {1, Bytes(3)}, 1));
-    CHECK_THROWS(std::invalid_argument, make(data, {1, Bytes(4)}, 2));
-    CHECK_THROWS(std::invalid_argument, make(fixed, {1, Bytes(4)}, 1));
-  });
 }
