@@ -29,6 +29,11 @@ PF_EXITING = 4  # in the flags of Linux's tasks
 # its compiled half. The tests are about the installed package.
 sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != ROOT]
 
+# The tensors of tests are small, and several test processes share few cores: a second thread of
+# torch would only spin while it waits for a core. Child processes inherit the variable.
+torch.set_num_threads(1)
+os.environ["OMP_NUM_THREADS"] = "1"
+
 # Datasets that tests define reach torch's worker processes by fork alone, which is not the default
 # of Python 3.14.
 multiprocessing.set_start_method("fork")

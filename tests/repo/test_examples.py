@@ -6,11 +6,9 @@ import difflib
 import re
 import runpy
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 from paths import ROOT
 from torch.utils.data import DataLoader
 
@@ -20,15 +18,6 @@ SMALL = {
     "resnet": "--epochs 2 --images 60 --batch-size 16 --blocks 1",
     "tabular": "--epochs 3 --rows 2000",
 }
-
-
-@pytest.fixture
-def _one_thread() -> Iterator[None]:
-    """Steps this small take longer on several."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def printed(
@@ -62,7 +51,6 @@ def test_an_example_changes_at_most_five_lines(name: str) -> None:
     assert 0 < changes.count("-") <= 5
 
 
-@pytest.mark.usefixtures("_one_thread")
 @pytest.mark.parametrize("name", SMALL)
 def test_an_example_prints_the_same_losses_natively(
     name: str,

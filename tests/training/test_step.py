@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +20,6 @@ from fastload.tools.report import Run
 from fastload.training.log_writer import on_its_way
 
 ROWS, SIZE = 22, 4
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Steps this small take longer on several."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def loader(rows: int = ROWS, **options: Any) -> FastLoader[Any]:
