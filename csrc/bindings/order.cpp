@@ -174,26 +174,7 @@ IndexArray counted(const Mixture& mixture, std::int64_t epoch) {
   return IndexArray(static_cast<py::ssize_t>(counts.size()), counts.data());
 }
 
-}  // namespace
-
-std::shared_ptr<const IndexMap> index_map_of(py::handle map) {
-  return map.cast<std::shared_ptr<Mixture>>();
-}
-
-std::shared_ptr<IndexSource> index_source_of(py::handle order) {
-  if (py::isinstance<EpochPlan>(order)) {
-    return std::make_shared<PlanOrder>(order.cast<const EpochPlan&>());
-  }
-  if (py::isinstance<PyArrayOrder>(order)) {
-    const auto& array = order.cast<const PyArrayOrder&>();
-    return std::make_shared<ArrayOrder>(as_span(array.indices), array.batch_size, array.drop_last,
-                                        array.repeats);
-  }
-  if (py::isinstance<PyPushedOrder>(order)) return order.cast<const PyPushedOrder&>().order;
-  throw py::type_error("order must be an EpochPlan, an ArrayOrder or a PushedOrder");
-}
-
-void register_order(py::module_& module) {
+void register_plans(py::module_& module) {
   using namespace py::literals;
   py::class_<Permutation>(module, "Permutation", "A keyed bijection of [0, n) in O(1) memory.")
       .def(py::init([](std::int64_t n, std::uint64_t seed, std::uint64_t epoch) {
@@ -245,6 +226,30 @@ void register_order(py::module_& module) {
           "count",
           [](Occurrences& self, const IndexArray& indices) { self.count(as_span(indices)); },
           "Counts indices that come before those of an order.", "indices"_a.noconvert());
+}
+
+}  // namespace
+
+std::shared_ptr<const IndexMap> index_map_of(py::handle map) {
+  return map.cast<std::shared_ptr<Mixture>>();
+}
+
+std::shared_ptr<IndexSource> index_source_of(py::handle order) {
+  if (py::isinstance<EpochPlan>(order)) {
+    return std::make_shared<PlanOrder>(order.cast<const EpochPlan&>());
+  }
+  if (py::isinstance<PyArrayOrder>(order)) {
+    const auto& array = order.cast<const PyArrayOrder&>();
+    return std::make_shared<ArrayOrder>(as_span(array.indices), array.batch_size, array.drop_last,
+                                        array.repeats);
+  }
+  if (py::isinstance<PyPushedOrder>(order)) return order.cast<const PyPushedOrder&>().order;
+  throw py::type_error("order must be an EpochPlan, an ArrayOrder or a PushedOrder");
+}
+
+void register_order(py::module_& module) {
+  using namespace py::literals;
+  register_plans(module);
 
   py::class_<PyArrayOrder>(module, "ArrayOrder", "A whole order, cut into batches.")
       .def(py::init([](IndexArray indices, std::int64_t batch_size, bool drop_last,
