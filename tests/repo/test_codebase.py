@@ -16,11 +16,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from paths import ROOT
 
 import fastload
 from fastload import _core
-
-ROOT = Path(__file__).parents[1]
 
 # What each folder of csrc may include, besides itself.
 CPP_LAYERS = {
