@@ -19,7 +19,8 @@ def add_source(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "source",
         metavar="SRC",
-        help="a file, a folder, or a map-style dataset as module:object; docs/pack.md lists all",
+        help="a file, a folder, or a map-style dataset as module:object "
+        "(docs/reference/packing.md lists all kinds)",
     )
     add_reading(parser)
 

@@ -12,7 +12,9 @@ from fastload.formats.files import AnyPath, Paths, absolute, absolute_paths, fil
 from fastload.formats.signatures import refuse_other_formats
 from fastload.formats.walk import data_files
 
-_PACK_ADVICE = "`fastload pack` converts images, tables, .npz and others (docs/pack.md)"
+_PACK_ADVICE = (
+    "`fastload pack` converts images, tables, .npz and others (docs/reference/packing.md)"
+)
 
 
 def open_extents(path: Paths, *, dtype: Any = None, shape: Any = None) -> Extents:

@@ -2,7 +2,7 @@
 
 A shard is a safetensors file whose columns are aligned and followed by checksums. Writer and
 reader both ask this module, so a shard of which the manifest tells these is opened without
-reading its header. `docs/format.md` is the specification.
+reading its header. `docs/reference/format.md` is the specification.
 """
 
 from __future__ import annotations

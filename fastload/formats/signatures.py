@@ -88,7 +88,7 @@ def refuse_other_formats(source: FileSource, needed: str) -> None:
     if (what := signature(source)) is not None:
         raise FormatError(
             f"{source}: is {what}, and is not read as {needed}; `fastload pack` converts archives, "
-            "tables, images and others (docs/pack.md)"
+            "tables, images and others (docs/reference/packing.md)"
         )
 
 

@@ -1,1 +1,1 @@
-"""What single trainers need beyond a loader that behaves like DataLoader; docs/frameworks.md."""
+"""Support for single trainers beyond DataLoader's interface; see docs/guides/frameworks.md."""

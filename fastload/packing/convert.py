@@ -141,7 +141,8 @@ def pack(
               Series: its bare values. An index of pandas that is no plain count of the rows
               becomes a column, as `reset_index` makes it.
         out: The folder to write.
-        kind: The name of a kind of `docs/pack.md`, such as "imagefolder"; None finds out.
+        kind: Name of an input kind, such as "imagefolder" (listed in `docs/reference/packing.md`);
+            None detects the kind.
         dtype: Of a raw file, such as "uint16"; ">i4" is big-endian.
         shape: Of one sample of a raw file.
         resize: (height, width) of the images; one number is both. Bilinear, as torchvision does
@@ -179,10 +180,10 @@ def pack(
             `.npz` file, are read in this process.
         executor: Writes the shards instead, on threads, processes or other hosts: a pool of
             `concurrent.futures`, Dask's `client.get_executor()`, or `fastload.packing.connected`.
-            Its workers need input, output and fastload as this process has them; docs/pack.md tells
-            more. A dataset is called by several threads at once if they are threads.
+            Its workers need the same input, output folder and fastload version as this process
+            (see docs/reference/packing.md). Worker threads call a dataset concurrently.
         progress: Called now and then.
-        **options: More of the kind, as docs/pack.md lists them.
+        **options: Options of the kind, as listed in docs/reference/packing.md.
 
     Raises:
         FormatError: an input is not what it says; with `strict` also a bad image or record.

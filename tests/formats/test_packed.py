@@ -163,7 +163,7 @@ def test_blocks_of_a_mebibyte_have_their_checksums(tmp_path: Path) -> None:
 
 
 def test_worked_example_in_the_docs_is_true(tmp_path: Path) -> None:
-    text = (ROOT / "docs/format.md").read_text()
+    text = (ROOT / "docs/reference/format.md").read_text()
     x, y = np.array([[1, 2, 3], [4, 5, 6]], "uint8"), np.array([7, -1])
     fastload.pack({"x": x, "t": ["fast", "né"], "y": y}, tmp_path / "example")
     for line in (tmp_path / "example/fastload.json").read_text().splitlines():

@@ -1,4 +1,4 @@
-"""The blocks of docs/recipes.md that need DeepSpeed or torchao, in one process on the CPU."""
+"""Blocks of docs/guides/recipes.md that need DeepSpeed or torchao, in one process on the CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/recipes.md keeps its word: what it says was run is run, the rest can at least be read."""
+"""The blocks of docs/guides/recipes.md run, or are marked as not run and compile."""
 
 from __future__ import annotations
 
@@ -29,6 +29,6 @@ def test_each_block_is_run_or_said_not_to_be() -> None:
     assert set(marks) == {"", "gpu", "deepspeed", "torchao"}
     assert marks.count("gpu") == text.count("**not run**")
     for line, code in recipes.blocks("gpu", "deepspeed", "torchao"):
-        compile("\n" * (line - 1) + code, "docs/recipes.md", "exec")
+        compile("\n" * (line - 1) + code, "docs/guides/recipes.md", "exec")
     for named in re.findall(r"`(tests/[\w/]+\.py)`", text):
         assert (ROOT / named).exists(), named

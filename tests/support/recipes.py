@@ -1,4 +1,4 @@
-"""Reads the code blocks of docs/recipes.md."""
+"""Reads the code blocks of docs/guides/recipes.md."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 from paths import ROOT
 
-RECIPES = ROOT / "docs/recipes.md"
+RECIPES = ROOT / "docs/guides/recipes.md"
 
 
 def blocks(*marks: str) -> list[tuple[int, str]]:

@@ -210,7 +210,7 @@ def _kind_of_folder(inventory: Inventory) -> tuple[Kind, str]:
         raise FileNotFoundError(
             f"{inventory.path}: no kind of input is a folder of files of such names "
             f"({', '.join(endings[:_MOST_ENDINGS])}), and there are no class folders of images in "
-            "it; docs/pack.md lists what can be packed"
+            "it; docs/reference/packing.md lists what can be packed"
         )
     if not found and not inventory.folders:
         left = ", ".join(f"{of.count} {of.reason}" for of in inventory.leftovers())

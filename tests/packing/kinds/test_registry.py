@@ -103,7 +103,7 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(
 
 
 def test_the_table_of_the_documentation_lists_each_kind_with_its_options() -> None:
-    lines = (ROOT / "docs/pack.md").read_text().splitlines()
+    lines = (ROOT / "docs/reference/packing.md").read_text().splitlines()
     rows = {line.split("`")[1]: line.split("|") for line in lines if line.startswith("| `")}
     assert sorted(rows) == sorted(kind.name for kind in KINDS)
     for kind in KINDS:
