@@ -1,4 +1,4 @@
-"""A training in one file: written whole or not at all, and read by any number of ranks."""
+"""Checkpoint files: written atomically, readable by any number of ranks."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def save(
     step: Callable[[], dict[str, Any]],
     loader: Any,
 ) -> None:
-    """Writes the file; see `fastload.TrainStep.save`. `step` returns the state of the step."""
-    # Costs a second to import, and only those who save need it.
+    """Writes a checkpoint; see `fastload.TrainStep.save`. `step` returns the state of the step."""
+    # Imported here because it takes a second, which only saving needs.
     from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
@@ -45,7 +45,7 @@ def save(
     try:
         content["step"] = step()
         content["loader"] = None if loader is None else loader.state_dict()
-    except Exception as found:  # of this rank alone, perhaps
+    except Exception as found:  # possibly on this rank only
         error = found
     _raise_on_all_ranks(error)
     content["rng"] = _of_all_ranks(_random_state())
@@ -55,18 +55,18 @@ def save(
             _write(Path(path), content)
         except OSError as found:
             error = OSError(found.errno, found.strerror, os.fspath(path))
-        except RuntimeError as found:  # as torch reports a full disk
+        except RuntimeError as found:  # torch reports a full disk this way
             error = OSError(f"{path} could not be written: {found}")
         except Exception as found:
             error = _why_unloadable(path, content, found)
-    # The others must not go on before it is there, nor wait for one that failed.
+    # Other ranks continue only when the file exists, and must not wait for a failed rank.
     _raise_on_all_ranks(error)
 
 
 def load(
     path: str | os.PathLike[str], model: nn.Module, optimizer: torch.optim.Optimizer, loader: Any
 ) -> dict[str, Any]:
-    """Reads the file into model, optimizer and loader; gives the state of the step."""
+    """Loads a checkpoint into model, optimizer and loader; returns the state of the step."""
     from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 
     try:
@@ -74,7 +74,7 @@ def load(
     except _DamagedError as error:
         raise ValueError(f"{path} is damaged: {error}; take an earlier checkpoint") from None
     except Exception as error:  # damaged bytes may raise anything
-        if isinstance(error, OSError) and error.errno != errno.EINVAL:  # a place outside the file
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:  # an offset outside the file
             raise
         raise ValueError(f"{path} is no checkpoint: {error}") from error
     if not isinstance(content, dict) or set(content) != _KEYS:
@@ -98,7 +98,7 @@ def load(
 
 @contextmanager
 def _plain_extra_state(path: str | os.PathLike[str], model: nn.Module) -> Iterator[None]:
-    """What modules save besides tensors is made plain, or refused, before torch gathers it."""
+    """Makes extra state of modules plain, or refuses it, before torch gathers it."""
 
     def make_plain(_module: Any, state: dict[str, Any], *_: Any) -> None:
         for key, value in state.items():
@@ -118,26 +118,26 @@ def _plain_extra_state(path: str | os.PathLike[str], model: nn.Module) -> Iterat
 
 
 class _DamagedError(Exception):
-    """A part of the file does not fit its checksum."""
+    """A member of the file does not match its checksum."""
 
 
 def _read(path: str | os.PathLike[str], *, mmap: bool = False) -> Any:
-    """The content of a checkpoint; with `mmap`, its tensors are in memory only when they are used.
+    """Reads the content of a checkpoint; with `mmap`, tensors are read when they are used.
 
     Raises:
-        _DamagedError: a part does not fit its CRC-32, which torch.load does not look at.
-        Exception: what torch and zipfile raise.
+        _DamagedError: a member does not match its CRC-32, which torch.load does not check.
+        Exception: any error of torch or zipfile.
     """
     refuse_pipe(path)
     with zipfile.ZipFile(path) as archive:
         damaged = archive.testzip()
     if damaged:
-        raise _DamagedError(f"{damaged} does not fit its checksum")
+        raise _DamagedError(f"{damaged} does not match its checksum")
     return torch.load(os.fspath(path), map_location="cpu", weights_only=True, mmap=mmap)
 
 
 def _why_unloadable(path: str | os.PathLike[str], content: Any, error: Exception) -> Exception:
-    """The error for content that was written and cannot be loaded, or not even be written."""
+    """Returns the error for content that cannot be written, or not be loaded again."""
     found = plain_state.find_unloadable(content)
     if found is None:
         return OSError(f"{path} could not be written: {error}")
@@ -146,18 +146,21 @@ def _why_unloadable(path: str | os.PathLike[str], content: Any, error: Exception
 
 def _refusal(path: str | os.PathLike[str], place: str, kind: str) -> TypeError:
     return TypeError(
-        f"{path} was not written, and is as it was before: {place} is a {kind}, which "
-        "torch.load(weights_only=True) does not take; a state holds tensors, arrays, numbers, "
+        f"{path} was not written and is unchanged: {place} is a {kind}, which "
+        "torch.load(weights_only=True) does not load; a state may hold tensors, arrays, numbers, "
         "strings, lists and dicts"
     )
 
 
 def _whole(state: dict[str, Any], *, kept: bool) -> dict[str, Any]:
-    """The state of an optimizer without DTensors; get_optimizer_state_dict may make a step.
+    """Returns the state of an optimizer with DTensors gathered into tensors.
+
+    `get_optimizer_state_dict` is not used because it may make an optimizer step.
 
     Args:
-        state: Of the optimizer. All ranks have to ask, as their parts are gathered.
-        kept: Else no tensors are in it: those of all ranks on one host may not fit in its memory.
+        state: State of the optimizer. All ranks must call this function, since it gathers.
+        kept: Keep the tensors. Only rank 0 does: the tensors of all ranks of a host may not fit
+            into its memory.
     """
 
     def whole(value: Any) -> Any:
@@ -171,7 +174,7 @@ def _whole(state: dict[str, Any], *, kept: bool) -> dict[str, Any]:
 
 
 def _in_parts(state: dict[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """The same with DTensors where the parameters are some."""
+    """Returns the state with DTensors for the parameters that are DTensors."""
     parameters: list[Any] = [p for group in optimizer.param_groups for p in group["params"]]
     if not any(hasattr(parameter, "device_mesh") for parameter in parameters):
         return state
@@ -194,16 +197,16 @@ def _in_parts(state: dict[str, Any], optimizer: torch.optim.Optimizer) -> dict[s
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:
-    if path.exists() and not path.is_file():  # /dev/null, say, must not be replaced
+    if path.exists() and not path.is_file():  # /dev/null, for example, must not be replaced
         raise OSError(errno.EINVAL, "a checkpoint is a file", path)
-    path = Path(os.path.realpath(path))  # a link stays one, to perhaps another disk
+    path = Path(os.path.realpath(path))  # keep a symbolic link, possibly to another disk
     temporary = path.with_name(f".{path.name}.part")
     try:
         with temporary.open("wb") as file, _checksums():
             torch.save(content, file)
             file.flush()
             os.fsync(file.fileno())
-        _read(temporary, mmap=True)  # a file that cannot be loaded replaces none that can
+        _read(temporary, mmap=True)  # never replace a good file by one that cannot be loaded
         temporary.replace(path)
     except BaseException:
         with suppress(OSError):
@@ -213,8 +216,8 @@ def _write(path: Path, content: dict[str, Any]) -> None:
 
 @contextmanager
 def _checksums() -> Iterator[None]:
-    """Whoever has switched them off, for speed, has not done so for these files."""
-    if not hasattr(torch.serialization, "set_crc32_options"):  # before torch 2.6: always on
+    """Enables torch's checksums, which the user may have disabled for speed."""
+    if not hasattr(torch.serialization, "set_crc32_options"):  # always on before torch 2.6
         yield
         return
     before = torch.serialization.get_crc32_options()
@@ -234,11 +237,11 @@ def _of_all_ranks(value: Any) -> list[Any]:
 
 
 def _raise_on_all_ranks(error: Exception | None) -> None:
-    """Raises on each rank the error of the first rank that has one."""
+    """Raises the error of the first rank that has one, on all ranks."""
     shared = error
     try:
         pickle.loads(pickle.dumps(shared))
-    except Exception:  # it needs more than its message
+    except Exception:  # its constructor needs more than the message
         shared = RuntimeError(f"{type(error).__name__}: {error}")
     errors: list[Exception | None] = _of_all_ranks(shared)
     found = next((other for other in errors if other is not None), None)

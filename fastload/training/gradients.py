@@ -1,4 +1,4 @@
-"""The loss of a step whose batches count unequally, or not at all, and its gradients."""
+"""Loss and gradients of a step whose batches have different weights, possibly 0."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _FSDP2 = "set_requires_gradient_sync"  # a method of its models
 
 
 class StepLoss:
-    """Weights the batches of one step so that their gradients are those of one large batch.
+    """Weights the batches of one step so that their gradients equal those of one large batch.
 
-    A batch in which nothing counts adds 0 to the loss and to the gradients, whatever its own loss
-    is, and takes part in all communication. Used by one step, batch by batch.
+    A batch of weight 0 adds 0 to the loss and to the gradients, whatever its loss is, and
+    participates in all communication. An object serves one step, batch by batch.
 
     Args:
-        model: As of `TrainStep`.
-        parameters: Of the optimizer.
-        group: None: one batch.
-        device: Of the parameters.
+        model: See `TrainStep`.
+        parameters: Parameters of the optimizer.
+        group: Group of the batches; None: one batch.
+        device: Device of the parameters.
 
     Example:
         >>> model = torch.nn.Linear(2, 1)
@@ -45,19 +45,19 @@ class StepLoss:
     ) -> None:
         self._model, self._parameters, self._group = model, parameters, group
         self._weights = [1.0] if group is None else group.weights
-        self._number = -1  # of the batch
-        self._handles: list[Any] = []  # of hooks that make its gradients 0
+        self._number = -1  # of the current batch
+        self._handles: list[Any] = []  # hooks that set its gradients to 0
         self._loss = torch.zeros((), device=device)
         self._counts: Tensor | None = None
 
     @property
     def is_last(self) -> bool:
-        """No batch follows the next one."""
+        """True if the next batch is the last one."""
         return self._number + 2 >= len(self._weights)
 
     @contextlib.contextmanager
     def batch(self) -> Iterator[None]:
-        """Around forward and backward of the next batch."""
+        """Context for forward and backward of the next batch."""
         self._number += 1
         try:
             if not self._weights[self._number]:
@@ -72,16 +72,15 @@ class StepLoss:
         """Adds the loss of the batch.
 
         Args:
-            found: What `loss_fn` returned: a mean, or a sum and the count of its terms.
+            found: Result of `loss_fn`: a mean, or a sum and the count of its terms.
 
         Returns:
-            What is to be sent backward.
+            The scalar to call `backward` on.
 
         Raises:
-            TypeError: it is neither, or not the same as of the batches before.
-            ValueError: the count is negative or NaN, which is only looked at if it is on the CPU;
-                the loss of a batch in which nothing counts does not depend on a model whose
-                gradients are communicated.
+            TypeError: `found` is neither, or differs in kind from the previous batches.
+            ValueError: the count is negative or NaN (checked only on the CPU); the loss of a batch
+                of weight 0 does not depend on a model whose gradients are communicated.
         """
         loss, count = _loss_and_count(found)
         if self._number and (count is None) != (self._counts is None):
@@ -99,10 +98,10 @@ class StepLoss:
         return self._connected(part) if counts_nothing and not part.requires_grad else part
 
     def end(self) -> Tensor:
-        """Finishes the gradients, where that is possible after the last batch only.
+        """Scales the gradients by what is known only after the last batch.
 
         Returns:
-            This rank's part of the mean loss.
+            This rank's share of the mean loss.
         """
         counts, group = self._counts, self._group
         if counts is None:
@@ -117,8 +116,8 @@ class StepLoss:
         return self._loss * factor
 
     def _counted(self, loss: Tensor, count: Any) -> Tensor:
-        """A sum over `count`, weighted as far as that is possible before its backward."""
-        # float32 is right to 6e-8 for any number, and there on every device.
+        """Returns a sum over `count` terms with the weight that is known before its backward."""
+        # float32 has a relative error of 6e-8 for any number, and every device supports it.
         if isinstance(count, Tensor):
             count = count.to(loss.device, torch.float32, non_blocking=True, copy=True)
         else:
@@ -134,10 +133,10 @@ class StepLoss:
         return part
 
     def _connected(self, part: Tensor) -> Tensor:
-        """In place of a constant, which cannot be sent backward: the gradients are 0 anyway."""
+        """Returns a differentiable 0 for a constant loss, on which `backward` would fail."""
         if self._communicates:
             raise ValueError(
-                "the loss of a batch in which nothing counts does not depend on the model, but "
+                "the loss of a batch of weight 0 does not depend on the model, but "
                 "under DDP and FSDP2 all ranks wait for its gradients: run the model, and return "
                 "(output.sum() * 0, 0)"
             )
@@ -145,11 +144,11 @@ class StepLoss:
 
     @property
     def _communicates(self) -> bool:
-        """Whether backward communicates gradients."""
+        """True if backward communicates gradients."""
         return any(hasattr(self._model, name) for name in ("no_sync", _FSDP2))
 
     def _scale(self, factor: Tensor | None, counts: Tensor) -> None:
-        """Multiplies all gradients; they are 0 where `counts` is 0, never NaN."""
+        """Multiplies all gradients by `factor`; sets them to 0 if `counts` is 0, also if NaN."""
         nothing = counts == 0
         may_be_nothing = not _is_on_host(nothing) or bool(nothing)
         for parameter in self._parameters:
@@ -162,10 +161,10 @@ class StepLoss:
                 (gradient._values() if gradient.is_sparse else gradient).masked_fill_(nothing, 0)
 
     def _zero_gradients(self) -> None:
-        """Hooks that make the gradients 0: a loss of 0 is not enough behind a division by 0.
+        """Adds hooks that set the gradients to 0; a loss of 0 gives NaN behind a division by 0.
 
-        Parameters that FSDP2 has sharded are there in their module's forward only; before it this
-        has to be called for them.
+        FSDP2 unshards parameters in the forward of their module only, so their hooks are added
+        there.
         """
         if self._handles:
             return
@@ -185,10 +184,10 @@ class StepLoss:
 
 
 def clear(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Clears the gradients of the optimizer's parameters, also those that other losses left.
+    """Clears the gradients of the optimizer's parameters.
 
-    FSDP2 keeps gradients that are not communicated yet, as after an error within a group, out of
-    the parameters.
+    FSDP2 keeps gradients that are not yet communicated (after an error within a group) outside the
+    parameters; these are cleared as well.
     """
     optimizer.zero_grad(set_to_none=True)
     if not hasattr(model, _FSDP2):
@@ -201,19 +200,19 @@ def clear(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
             groups = [getattr(state, "_fsdp_param_group", None)]
         for sharded in (one for group in groups if group for one in group.fsdp_params):
             sharded.unsharded_accumulated_grad = None
-            whole = getattr(sharded, "unsharded_param", None)  # there after the first forward
+            whole = getattr(sharded, "unsharded_param", None)  # exists after the first forward
             if whole is not None:
                 whole.grad = None
 
 
 def _loss_and_count(found: Any) -> tuple[Tensor, Any]:
-    """The loss and its count, a number or a tensor (); None of a mean."""
+    """Returns the loss and its count, a number or a tensor of shape (); None for a mean."""
     count: Any = None
     loss, count = found if isinstance(found, tuple) and len(found) == 2 else (found, None)
     if not isinstance(loss, Tensor) or loss.dim():
         what = f"a tensor {tuple(loss.shape)}" if isinstance(loss, Tensor) else repr(loss)
         raise TypeError(
-            "loss_fn must give a mean loss, a tensor of shape (), or such a tensor and a count, "
+            "loss_fn must return a mean loss, a tensor of shape (), or such a tensor and a count, "
             f"not {what}"
         )
     if not isinstance(found, tuple):
@@ -221,23 +220,24 @@ def _loss_and_count(found: Any) -> tuple[Tensor, Any]:
     if isinstance(count, Tensor) and count.numel() == 1:
         count = count.detach().reshape(())
     elif isinstance(count, Tensor):
-        raise TypeError(f"the count of a loss is one number, not a tensor {tuple(count.shape)}")
+        shape = tuple(count.shape)
+        raise TypeError(f"the count of a loss must be one number, not a tensor {shape}")
     elif hasattr(count, "item"):  # numpy's
         count = count.item()
     if not isinstance(count, (int, float, Tensor)):
-        raise TypeError(f"the count of a loss is a number, not {count!r}")
+        raise TypeError(f"the count of a loss must be a number, not {count!r}")
     if _is_on_host(count) and not 0 <= count < float("inf"):
-        raise ValueError(f"the count of a loss is finite and not negative, but it is {count}")
+        raise ValueError(f"the count of a loss must be finite and not negative, got {count}")
     return loss, count
 
 
 def _is_on_host(count: Any) -> bool:
-    """Whether the number can be read without waiting for a device."""
+    """True if the number can be read without waiting for a device."""
     return not isinstance(count, Tensor) or count.device.type == "cpu"
 
 
 def _add_up(counts: Tensor, process: Any) -> int:
-    """Adds up over the ranks in place; returns how many they are."""
+    """Sums over the ranks in place; returns the number of ranks."""
     dist = process_group()
     if dist is None:
         return 1
@@ -246,11 +246,11 @@ def _add_up(counts: Tensor, process: Any) -> int:
 
 
 def _ratio(total: float, counts: Tensor) -> Tensor:
-    """`total / counts`; 0 where `counts` is 0."""
+    """Returns `total / counts`, or 0 where `counts` is 0."""
     return torch.where(counts == 0, 0.0, total / counts)
 
 
 def _local(gradient: Tensor) -> Tensor:
-    """This rank's part of a gradient that is sharded, in place."""
+    """Returns this rank's shard of a gradient, sharing its memory."""
     part: Tensor = gradient.to_local() if hasattr(gradient, "to_local") else gradient
     return part

@@ -1,4 +1,4 @@
-"""What the machine is that a log or a measurement comes from: no host name, no paths."""
+"""Description of the machine for logs and measurements, without host names and paths."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 
 def describe() -> dict[str, Any]:
-    """CPU model, number of cores, GPU (if CUDA is in use) and versions.
+    """Returns CPU model, number of cores, GPU (if CUDA is initialized) and versions.
 
     Example:
         >>> sorted(describe())
@@ -30,7 +30,7 @@ def describe() -> dict[str, Any]:
 
 
 def sentence(machine: dict[str, Any]) -> str:
-    """The machine in one line; '' where nothing is known.
+    """Returns the machine in one line; '' if nothing is known.
 
     Example:
         >>> sentence({"cpu": "Xeon", "cores": 2, "gpu": None, "torch": "2.13.0"})
@@ -44,17 +44,17 @@ def sentence(machine: dict[str, Any]) -> str:
 
 
 def now() -> str:
-    """Date and time in UTC, to the second."""
+    """Returns date and time in UTC, to the second."""
     return datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def core_count() -> int:
-    """The CPU cores that this process may use."""
+    """Returns the number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
 def cpu_model() -> str:
-    """The processor's name."""
+    """Returns the name of the processor."""
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:
@@ -64,7 +64,7 @@ def cpu_model() -> str:
 
 
 def version(package: str) -> str:
-    """The installed version of a package, or 'unknown'."""
+    """Returns the installed version of a package, or 'unknown'."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""The file of a training's log: a line of JSON for each step, written many at once."""
+"""Writes a training log: a line of JSON per step, many in one write."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from fastload.training import host
 from fastload.training.nvml import Utilisation
 from fastload.training.stalls import Stalls
 
-_LINES = 50  # losses are read from the device no more often than once in so many steps,
-_SECONDS = 5.0  # or in so much time, which a kill may cost
-_GRACE_S = 2.0  # for a device, when the training is over
-_MOST_LATE = 100_000  # lines that wait for room on the disk
+_LINES = 50  # losses are read from the device at most once per so many steps,
+_SECONDS = 5.0  # or per so many seconds, which a kill may lose
+_GRACE_S = 2.0  # wait for the device at the end of the training
+_MAX_PENDING = 100_000  # lines that are kept while the disk is full
 _POLL_S = 1e-4
 
 _FIRST = b'{"fastload_log"'
@@ -36,30 +36,30 @@ Row = dict[str, Any]
 class RunLog:
     """Writes the lines of `fastload.watch` and `TrainStep`, which `fastload report` reads.
 
-    The first line says what wrote it, when and on which machine; where a training goes on in the
-    same file, so does another line there. Each other has `epoch`, `step`, `start_s`, `step_s`,
-    `wait_s`, `samples`, and what `put` was given; `gpu_wait_s` if there are `stalls`, and with
-    those now and then `nvml_utilisation_percent`; and `unfinished` if the step was broken off.
-    Numbers on a GPU are fetched by copies that no thread waits for, and written when they arrive.
-    Lines that cannot be written, as on a full disk, are tried again with the next ones, and a
-    warning says so: a log ends no training.
+    The first line describes writer, time and machine; a resumed training writes another such line.
+    Each other line has `epoch`, `step`, `start_s`, `step_s`, `wait_s`, `samples` and the values
+    passed to `put`; `gpu_wait_s` with `stalls`, and with those sometimes
+    `nvml_utilisation_percent`; and `unfinished` if the step was interrupted. Numbers on a GPU are
+    fetched by asynchronous copies and written when they have arrived. Lines that cannot be written,
+    for example on a full disk, are kept and written with later lines, and a warning is issued: an
+    error of the log never stops the training.
 
-    Numbers that are not finite are written as null: JSON has no NaN.
+    Numbers that are not finite are written as null, because JSON has no NaN.
 
-    Not for several threads at once. A forked child writes nothing.
+    Not thread-safe. A forked child writes nothing.
 
     Args:
-        path: Ranks other than the first write `run.1.jsonl` and so on beside `run.jsonl`.
-        about: Of the first line.
-        append: Go on behind what is there, without a line that a kill has torn; else an old file
-            is replaced.
+        path: The file. Ranks other than 0 write `run.1.jsonl` and so on next to `run.jsonl`.
+        about: Members of the first line.
+        append: Append to an existing file, after removing a line that a kill has cut off; else an
+            existing file is replaced.
         step: Number of the first step.
-        stalls: Of the device.
-        clock: Seconds.
+        stalls: Event pairs of the device.
+        clock: Function that returns seconds.
 
     Raises:
-        OSError: the file cannot be made.
-        ValueError: the file to go on with is no log.
+        OSError: the file cannot be created.
+        ValueError: the file to append to is not a log.
 
     Example:
         >>> log = RunLog("run.jsonl", {"by": "hand"}, clock=lambda: 0.0)
@@ -85,15 +85,15 @@ class RunLog:
         self.clock = clock
         self._path, self._owner = _of_rank(os.fspath(path)), os.getpid()
         self._step, self._sent_at = step, clock()
-        self._begun: float | None = None
-        self._row: Row | None = None  # of the step under way
+        self._started: float | None = None
+        self._row: Row | None = None  # of the current step
         self._values: Row = {}
         self._stalls = stalls or Stalls(torch.device("cpu"))
         self._pairs: list[tuple[Any, Any]] = []
         self._utilisation: Utilisation | None = None
         self._rows: list[Row] = []
-        self._on_its_way: deque[tuple[list[Row], list[_Fetched | _Stalled]]] = deque()
-        self._late: deque[str] = deque(maxlen=_MOST_LATE)
+        self._in_flight: deque[tuple[list[Row], list[_Fetched | _Stalled]]] = deque()
+        self._pending: deque[str] = deque(maxlen=_MAX_PENDING)
         self._has_warned = False
         refuse_pipe(self._path)
         going_on = append and _cut(self._path)
@@ -102,37 +102,37 @@ class RunLog:
             file.write(strict_json.dumps({"fastload_log": 1, **about}) + "\n")
 
     def begin(self, asked: float, epoch: int | None = None) -> Row:
-        """A step has begun when it asked for its first batch; gives its line, for `end`."""
+        """Starts a step at the time it requested its first batch; returns its line, for `end`."""
         self.break_off(self._row)
-        if self._begun is None:
-            self._begun = asked
+        if self._started is None:
+            self._started = asked
         self._row = {} if epoch is None else {"epoch": epoch}
-        self._row |= {"step": self._step, "start_s": asked - self._begun, "step_s": 0.0}
+        self._row |= {"step": self._step, "start_s": asked - self._started, "step_s": 0.0}
         self._row |= {"wait_s": 0.0, "samples": 0}
         return self._row
 
     def mark(self) -> Any:
-        """An event before or behind what waits for a batch; None without a GPU."""
+        """Records an event before or after a wait for a batch; None without a GPU."""
         return self._stalls.mark()
 
     def stalled(self, before: Any, after: Any) -> None:
-        """The device waited for the step under way between two marks."""
+        """Adds the time between two marks to the waiting time of the current step."""
         if before is not None and after is not None:
             self._pairs.append((before, after))
 
     def put(self, **values: Any) -> None:
-        """Adds numbers to the line of the step under way, or else of the next one.
+        """Adds numbers to the line of the current step, or of the next step between two steps.
 
         Raises:
-            ValueError: a tensor holds more or fewer numbers than one.
-            TypeError: a value is no number.
+            ValueError: a tensor does not hold exactly one number.
+            TypeError: a value is not a number.
         """
         for name, value in values.items():
             if isinstance(value, Tensor):
                 if value.numel() != 1:
                     shape = tuple(value.shape)
                     raise ValueError(f"log({name}=...) takes one number, not a tensor {shape}")
-                # It may be written to before it is read.
+                # The caller may write to the tensor before it is read.
                 value = (value.detach() if value.requires_grad else value).clone()
                 value = value.reshape(()) if value.dim() else value
                 if value.is_complex():
@@ -146,12 +146,12 @@ class RunLog:
             self._values[name] = value
 
     def end(self, row: Row, *, unfinished: bool = False) -> None:
-        """The step is done, or was broken off; nothing if that was said before."""
+        """Ends a step; does nothing if it has ended already."""
         if row is not self._row:
             return
         now = self.clock()
-        assert self._begun is not None
-        row["step_s"] = now - self._begun - row["start_s"]
+        assert self._started is not None
+        row["step_s"] = now - self._started - row["start_s"]
         row |= self._values
         if self._pairs:
             row["gpu_wait_s"] = self._pairs
@@ -163,24 +163,24 @@ class RunLog:
             self._step += 1
         if len(self._rows) >= _LINES or now - self._sent_at >= _SECONDS:
             self._send(now)
-        if self._on_its_way:
+        if self._in_flight:
             self._write(patience_s=0.0)
 
     def break_off(self, row: Row | None) -> None:
-        """The step comes to no end: its line says what is known. Nothing if it has ended."""
+        """Ends a step as unfinished, with the values known so far; does nothing if it has ended."""
         if row is not None and row is self._row:
             self.end(row, unfinished=True)
-            # Now, but without waiting: after an error a device may be waiting for other ranks.
+            # Without waiting: after an error the device may be waiting for other ranks.
             self._send(self.clock())
             self._write(patience_s=0.0)
 
     def flush(self) -> None:
-        """Writes the lines of all steps that are done; waits for the device."""
+        """Writes the lines of all finished steps; waits for the device."""
         self._send(self.clock())
         self._write(patience_s=math.inf)
 
     def close(self) -> None:
-        """The training is over, or has failed: writes all there is, as far as it can be known."""
+        """Ends the log: writes all lines, without numbers that the device has not delivered."""
         if os.getpid() != self._owner:
             return
         self.break_off(self._row)
@@ -194,7 +194,7 @@ class RunLog:
             if percent is not None:
                 rows[-1]["nvml_utilisation_percent"] = percent
             stalled = [_Stalled(row, self._stalls) for row in rows if "gpu_wait_s" in row]
-            self._on_its_way.append((rows, [*_fetch(rows), *stalled]))
+            self._in_flight.append((rows, [*_fetch(rows), *stalled]))
 
     def _percent(self) -> float | None:
         if self._utilisation is None and self._stalls.device is not None:
@@ -202,55 +202,55 @@ class RunLog:
         return None if self._utilisation is None else self._utilisation.ask()
 
     def _write(self, *, patience_s: float, at_last: bool = False) -> None:
-        """Writes lines whose numbers have come from the device; at last, others without them."""
+        """Writes lines whose numbers have arrived from the device; `at_last`, also the others."""
         until = time.monotonic() + patience_s
-        while self._on_its_way:
-            rows, fetched = self._on_its_way[0]
+        while self._in_flight:
+            rows, fetched = self._in_flight[0]
             if not all(part.has_come(until) for part in fetched) and not at_last:
                 break
-            self._on_its_way.popleft()
+            self._in_flight.popleft()
             for part in fetched:
                 part.put()
-            self._late += [strict_json.dumps(row) + "\n" for row in rows]
-        if self._late and os.getpid() == self._owner:
-            self._append_late()
+            self._pending += [strict_json.dumps(row) + "\n" for row in rows]
+        if self._pending and os.getpid() == self._owner:
+            self._append_pending()
 
-    def _append_late(self) -> None:
+    def _append_pending(self) -> None:
         end: int | None = None
         try:
             with open(self._path, "a", encoding="utf-8") as file:
                 end = file.tell()
-                file.writelines(self._late)
+                file.writelines(self._pending)
         except OSError as error:
             if end is not None:
-                with suppress(OSError):  # no line may follow half a line
+                with suppress(OSError):  # remove a partial line
                     os.truncate(self._path, end)
             if not self._has_warned:
                 self._has_warned = True
                 warn(
-                    f"lines of the log {self._path} wait until they can be written: {error}",
+                    f"lines of the log {self._path} are kept until they can be written: {error}",
                     RuntimeWarning,
                 )
             return
-        self._late.clear()
+        self._pending.clear()
 
 
 class _Fetched:
-    """Numbers of one dtype on one device that are copied to the host at once."""
+    """Numbers of one dtype on one device, copied to the host in one copy."""
 
     def __init__(self, places: list[tuple[Row, str]]) -> None:
         self._places, self._came = places, False
         numbers = torch.stack([row[name] for row, name in places])
-        self._copy, self._event = on_its_way(numbers)
+        self._copy, self._event = copy_to_host(numbers)
 
     def has_come(self, until: float) -> bool:
-        """Waits for them until then; True, too, if the device has failed: they never come."""
+        """Waits until then; True if the numbers have arrived or never will (a failed device)."""
         has_passed = self._event is None or _has_passed(self._event, until)
         self._came = bool(has_passed)
         return has_passed is not False
 
     def put(self) -> None:
-        """Into the lines; what is not there is left out."""
+        """Puts the numbers into their lines; removes those that did not arrive."""
         values = self._copy.tolist() if self._came else [None] * len(self._places)
         for (row, name), value in zip(self._places, values, strict=True):
             if self._came:
@@ -260,26 +260,26 @@ class _Fetched:
 
 
 class _Stalled:
-    """What the device waited in a step, once it has got so far."""
+    """Waiting time of the device in a step, read after its events have passed."""
 
     def __init__(self, row: Row, stalls: Stalls) -> None:
         self._row, self._stalls, self._came = row, stalls, False
 
     def has_come(self, until: float) -> bool:
-        """As of `_Fetched`."""
+        """See `_Fetched.has_come`."""
         has_passed = _has_passed(self._row["gpu_wait_s"][-1][1], until)
         self._came = bool(has_passed)
         return has_passed is not False
 
     def put(self) -> None:
-        """Into the line, or nothing."""
+        """Puts the time into the line, if it is known."""
         pairs = self._row.pop("gpu_wait_s")
         if self._came:
             self._row["gpu_wait_s"] = self._stalls.read(pairs)
 
 
 def _has_passed(event: Any, until: float) -> bool | None:
-    """Waits for an event until then; None: the device has failed, as the training will be told."""
+    """Waits for an event until then; None if the device has failed, which the training reports."""
     try:
         while not event.query():
             if time.monotonic() >= until:
@@ -299,17 +299,17 @@ def _fetch(rows: list[Row]) -> list[_Fetched]:
     return [_Fetched(places) for places in groups.values()]
 
 
-def on_its_way(numbers: Tensor) -> tuple[Tensor, Any]:
-    """A copy on the host, and the event after which it is there; None: now."""
+def copy_to_host(numbers: Tensor) -> tuple[Tensor, Any]:
+    """Returns a copy on the host and the event that completes it; None: complete already."""
     if numbers.device.type != "cuda":
         return numbers.cpu(), None
     copy, event = numbers.to("cpu", non_blocking=True), torch.cuda.Event()  # type: ignore[no-untyped-call]
-    event.record(torch.cuda.current_stream(numbers.device))  # may not be the current device
+    event.record(torch.cuda.current_stream(numbers.device))  # may differ from the current device
     return copy, event
 
 
 def count_samples(batch: Any) -> int:
-    """The length of the first tensor; 0 without one."""
+    """Returns the length of the first tensor of a batch; 0 without tensors."""
     for leaf in flatten(batch):
         if torch.is_tensor(leaf) and leaf.dim():
             return len(leaf)
@@ -317,7 +317,7 @@ def count_samples(batch: Any) -> int:
 
 
 def _of_rank(path: str) -> str:
-    rank = find_place().rank  # a watch may be made before torch.distributed is initialised
+    rank = find_place().rank  # a watch may be created before torch.distributed is initialised
     if not rank:
         return path
     stem, suffix = os.path.splitext(path)
@@ -325,7 +325,7 @@ def _of_rank(path: str) -> str:
 
 
 def _cut(path: str) -> bool:
-    """Takes a line off that was not written whole; False if there is nothing to go on with."""
+    """Removes an incomplete last line; returns False if the file has no complete line."""
     if not Path(path).exists():
         return False
     with open(path, "r+b") as file:
@@ -333,7 +333,7 @@ def _cut(path: str) -> bool:
         if _FIRST.startswith(first):  # the first line was cut off
             return False
         if not first.startswith(_FIRST):
-            raise ValueError(f"{path} is not a log of fastload: the training cannot go on in it")
+            raise ValueError(f"{path} is not a log of fastload: the training cannot append to it")
         end = file.seek(0, os.SEEK_END)
         while end:
             begin = max(0, end - 4096)

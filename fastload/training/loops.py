@@ -1,4 +1,4 @@
-"""Two whole training loops, to be read, copied and changed."""
+"""Two complete training loops, to read, copy and change."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def train_with_amp(
     checkpoint: str | None = None,
     log: str | None = None,
 ) -> list[float]:
-    """Trains in mixed precision, `accumulate` batches a step; gives the loss of each step.
+    """Trains in mixed precision with `accumulate` batches per step; returns the loss of each step.
 
-    With a `checkpoint` that exists it goes on from there; it writes one after each epoch. What the
-    steps took is in the `log`, for `fastload report`.
+    Resumes from `checkpoint` if it exists, and writes it after each epoch. Step times are written
+    to `log`, for `fastload report`.
 
     Example:
         >>> data = ArrayDataset({"x": np.ones((8, 2), "float32")})
@@ -67,10 +67,11 @@ def ddp_train(
     save_every: int = 1000,
     log: str | None = None,
 ) -> list[float]:
-    """Trains under torchrun or alone, on from `checkpoint` if that exists; gives all losses.
+    """Trains with DDP, under torchrun or in one process; returns the loss of each step.
 
-    `data` is what FastLoader takes. Checkpoints are written after each epoch and each `save_every`
-    steps. What the steps took is in the `log`, one file for each rank, for `fastload report`.
+    Resumes from `checkpoint` if it exists, and writes it after each epoch and every `save_every`
+    steps. `data` is any dataset that FastLoader accepts. Step times are written to `log`, one file
+    per rank, for `fastload report`.
 
     Example:
         >>> losses = ddp_train(torch.nn.Linear(2, 1), lambda p: torch.optim.SGD(p, lr=0.1),
@@ -96,5 +97,5 @@ def ddp_train(
             if checkpoint is not None:
                 step.save(checkpoint, loader)
         found = torch.stack(losses) if losses else torch.zeros(0, device=process.device)
-        torch.distributed.all_reduce(found)  # until here nobody has waited for the device
+        torch.distributed.all_reduce(found)  # the first wait for the device
         return (found / process.world).tolist()

@@ -1,4 +1,4 @@
-"""The utilisation of a GPU as NVML, nvidia-smi and most monitors count it, to be quoted."""
+"""GPU utilisation as NVML, nvidia-smi and most monitors define it."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import torch
 
 MEANING = "the share of the time in which any kernel ran, however little of the GPU it used"
 
-_PERIOD_S = 0.25  # NVML looks back on a sixth of a second to one
+_PERIOD_S = 0.25  # NVML averages over 1/6 to 1 second
 
 
 class Utilisation:
-    """Samples it, a few times a second.
+    """Samples the utilisation of a device, a few times per second.
 
-    It is None without the package nvidia-ml-py (`pip install nvidia-ml-py`), which is imported
-    with the first sample, and where NVML does not know it: on other devices, and for parts of a
-    GPU (MIG).
+    The result is None without the package nvidia-ml-py (`pip install nvidia-ml-py`), which is
+    imported with the first sample, and if NVML has no value: on other devices and for MIG
+    instances.
 
     Args:
-        device: A CUDA device; others have none.
-        clock: Seconds.
+        device: A CUDA device; other devices have no utilisation.
+        clock: Function that returns seconds.
 
     Example:
         >>> utilisation = Utilisation(torch.device("cpu"))
@@ -40,7 +40,7 @@ class Utilisation:
         self._values: list[float] = []
 
     def sample(self, *, now: bool = False) -> None:
-        """Asks NVML if that is due, or `now`."""
+        """Reads a sample if the period has passed, or if `now`."""
         if not now and self._clock() - self._at < _PERIOD_S:
             return
         value = self.ask()
@@ -49,7 +49,7 @@ class Utilisation:
         self._at = self._clock()
 
     def ask(self) -> float | None:
-        """Percent, in the last moment."""
+        """Returns the current utilisation in percent, or None."""
         if self._unknown:
             return None
         try:
@@ -62,12 +62,12 @@ class Utilisation:
 
     @property
     def percent(self) -> float | None:
-        """The mean of the samples."""
+        """Mean of the samples; None without samples."""
         return statistics.fmean(self._values) if self._values else None
 
 
 class _Unknown(Exception):
-    """NVML cannot say."""
+    """NVML has no value for this device."""
 
 
 def _asker(device: torch.device) -> Callable[[], float]:
@@ -82,7 +82,7 @@ def _asker(device: torch.device) -> Callable[[], float]:
         except pynvml.NVMLError as error:
             raise _Unknown from error
 
-    # By its UUID: NVML counts all GPUs, CUDA those of CUDA_VISIBLE_DEVICES.
+    # By UUID: NVML numbers all GPUs, CUDA only those in CUDA_VISIBLE_DEVICES.
     uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
     if uuid is None:  # before torch 2.5
         raise _Unknown

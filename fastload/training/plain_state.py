@@ -1,4 +1,4 @@
-"""State that `torch.load(weights_only=True)` takes: tensors, numbers, strings and containers."""
+"""State that `torch.load(weights_only=True)` loads: tensors, numbers, strings and containers."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _NUMBERS = (bool, int, float, complex, str, bytes)
 
 
 def plain_numbers(state: Any) -> Any:
-    """The same state with numbers of numpy as Python's, where these hold the same value.
+    """Returns the state with numpy scalars converted to Python numbers of the same value.
 
-    What has none of them is returned as it is.
+    Containers without numpy scalars are returned unchanged, not copied.
 
     Example:
         >>> plain_numbers({"lr": [np.float64(0.1), np.float32(0.5)], "last": np.int64(3)})
@@ -27,12 +27,12 @@ def plain_numbers(state: Any) -> Any:
 
 
 def encode(state: Any) -> Any:
-    """The same state with numbers of numpy as Python's, and its arrays as tensors."""
+    """Returns the state with numpy scalars as Python numbers and numpy arrays as tensors."""
     return _replaced(state, lambda leaf: _tensor(_number(leaf)))
 
 
 def decode(state: Any) -> Any:
-    """The state that was encoded, with its arrays."""
+    """Returns the state that was passed to `encode`, with its arrays."""
     if isinstance(state, dict) and set(state) == {_ARRAY}:
         return state[_ARRAY].numpy()
     if type(state) in (list, tuple):
@@ -44,11 +44,11 @@ def decode(state: Any) -> Any:
 
 
 def find_unloadable(state: Any, name: str = "") -> tuple[str, str] | None:
-    """What `torch.load(weights_only=True)` does not take.
+    """Finds the first value that `torch.load(weights_only=True)` does not load.
 
     Returns:
-        Its place and its type, as `("scheduler.lr_lambdas[0].pool", "multiprocessing.Pool")`; None
-        if all can be loaded.
+        Its path and type, such as `("scheduler.lr_lambdas[0].pool", "multiprocessing.Pool")`; None
+        if the whole state can be loaded.
     """
     if type(state) in (torch.Tensor, torch.nn.Parameter):
         return None
@@ -82,7 +82,7 @@ def _is_loadable(value: Any) -> bool:
 
 
 def _replaced(state: Any, leaf: Callable[[Any], Any]) -> Any:
-    """The containers around `leaf(value)`; those in which nothing changes are kept."""
+    """Applies `leaf` to all values; containers without changes are returned unchanged."""
     kind = type(state)
     if kind in (dict, OrderedDict):
         items = [(_replaced(k, leaf), _replaced(v, leaf)) for k, v in state.items()]
@@ -96,22 +96,22 @@ def _replaced(state: Any, leaf: Callable[[Any], Any]) -> Any:
 
 
 def _number(value: Any) -> Any:
-    """Python's number for one of numpy, as far as that is exact."""
+    """Returns the Python number of a numpy scalar if it has the same value."""
     if type(value) is np.ndarray and value.ndim == 0:
         value = value[()]
-    if isinstance(value, np.timedelta64):  # a time, although numpy counts it among the integers
+    if isinstance(value, np.timedelta64):  # a duration, although numpy derives it from integer
         return value
     if not isinstance(value, (np.number, np.bool_, np.str_, np.bytes_)):
         return value
     found = value.item()
     if type(found) not in _NUMBERS and isinstance(value, np.floating):
-        found = float(value)  # of long doubles
+        found = float(value)  # long double
     exact = type(found) in _NUMBERS and (found == value or value != value)
     return found if exact else value
 
 
 def _tensor(value: Any) -> Any:
-    """A dict with the tensor of an array, if torch has its dtype."""
+    """Returns a dict with the array as a tensor, if torch has its dtype."""
     if type(value) is not np.ndarray:
         return value
     try:

@@ -1,4 +1,4 @@
-"""The process group of a training script: made, and unmade whatever happens."""
+"""The process group of a training script, destroyed on every exit path."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _GRACE_S = 0.1
 
 
 class Process(NamedTuple):
-    """One of the processes that train together.
+    """This process in its process group.
 
     Attributes:
         rank: In [0, world).
-        world: How many there are.
-        local_rank: Which of those on this host.
-        device: What it computes on.
+        world: Number of processes.
+        local_rank: Index among the processes of this host.
+        device: Device of this process.
     """
 
     rank: int
@@ -44,26 +44,29 @@ def distributed(
     device: torch.device | str | None = None,
     timeout: float = 600.0,
 ) -> Iterator[Process]:
-    """The process group of a script, for as long as its `with` block: the same script everywhere.
+    """Context manager: a process group for the time of its `with` block.
 
-    Under torchrun, rank and world size come from its environment. Processes that were started by
-    `torch.multiprocessing.spawn` give them, and an `init_method` on which all agree. Alone, it is a
-    group of one, so that DDP works. A GPU is made the current one (`torch.cuda.set_device`). The
-    group is destroyed at the end, after an exception too. A group that exists already is used and
-    left as it is.
+    Under torchrun, rank and world size come from the environment. Processes started by
+    `torch.multiprocessing.spawn` pass them, and a common `init_method`. A single process becomes a
+    group of one, so that DDP works. On GPUs, `torch.cuda.set_device` is called. The group is
+    destroyed at the end of the block, also after an exception. An existing group is used and not
+    destroyed.
 
     Args:
-        rank: Of this process; None: RANK of the environment, or else alone.
-        world: How many processes there are; with `rank`.
-        init_method: As of `torch.distributed.init_process_group`; None: MASTER_ADDR and
-            MASTER_PORT of the environment.
-        device: None: GPU number LOCAL_RANK if there is one, else the CPU. Backend NCCL on GPUs,
-            gloo on CPUs.
-        timeout: Seconds after which a rank that waits for the others raises.
+        rank: Rank of this process; None: RANK of the environment, else a single process.
+        world: Number of processes; required with `rank`.
+        init_method: See `torch.distributed.init_process_group`; None: MASTER_ADDR and MASTER_PORT
+            of the environment.
+        device: Device of this process; None: GPU number LOCAL_RANK if torch finds GPUs, else the
+            CPU. The backend is NCCL on GPUs, gloo on CPUs.
+        timeout: Seconds after which a rank that waits for other ranks raises.
+
+    Yields:
+        Rank, world size, local rank and device of this process.
 
     Raises:
-        ValueError: the rank is not in [0, world), or one of the two is missing; there are fewer
-            GPUs than processes on this host.
+        ValueError: the rank is not in [0, world), or only one of `rank` and `world` is given; this
+            host has fewer GPUs than processes.
 
     Example:
         >>> with distributed(device="cpu") as process:
@@ -72,7 +75,7 @@ def distributed(
         (0, 1)
     """
     if (rank is None) != (world is None):
-        raise ValueError(f"rank and world go together, but they are {rank} and {world}")
+        raise ValueError(f"rank and world must be given together, got {rank=} and {world=}")
     place = ranks.find_place(None if rank is None else (rank, world))
     target, local = _device(device, place.rank)
     if target.type == "cuda":
@@ -100,24 +103,25 @@ def distributed(
         if dist.is_initialized():
             dist.destroy_process_group()
         if backend == "gloo":
-            # Its threads still let go of the last tensors, which takes the GIL; one that wants it
-            # when Python is gone aborts the process. The group itself is in cycles of DDP's.
+            # gloo's threads still release tensors, which takes the GIL; requesting the GIL after
+            # Python has exited aborts the process. DDP keeps the group in reference cycles.
             gc.collect()
             time.sleep(_GRACE_S)
 
 
 def _restarts() -> int:
-    """How often torchrun has started all processes anew, where they agree on that: on one host.
+    """Returns the number of restarts by torchrun, if it runs on one host; else 0.
 
-    Its store then holds the addresses of the dead still, and who is quick connects to one of them.
-    On several hosts each counts for itself; there TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 helps.
+    After a restart the store of torchrun still holds the addresses of the old processes, and a
+    fast process would connect to one of them. On several hosts the counts of the hosts may differ;
+    there TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 helps.
     """
     alone = os.environ.get("GROUP_WORLD_SIZE") == "1"
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)) if alone else 0
 
 
 def _device(wanted: torch.device | str | None, rank: int) -> tuple[torch.device, int]:
-    """The device of this process, and which of those on this host it is."""
+    """Returns the device of this process and its local rank."""
     device = torch.device(wanted or ("cuda" if torch.cuda.is_available() else "cpu"))
     count = torch.cuda.device_count() if device.type == "cuda" else 0
     local = int(os.environ.get("LOCAL_RANK", rank % count if count else rank))

@@ -1,4 +1,4 @@
-"""Optimizers and schedulers that cannot be stepped by a training step are refused."""
+"""Checks that a training step can step an optimizer and a scheduler."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from typing import Any
 
 
 def check_steps(optimizer: Any, scheduler: Any) -> None:
-    """Checks that a training step can step both, before anything is updated.
+    """Checks that a training step can step both, before the first update.
 
     Args:
-        optimizer: `torch.optim.Optimizer`.
-        scheduler: Anything with a `step()`, or None. The parts of `SequentialLR` and
+        optimizer: A `torch.optim.Optimizer`.
+        scheduler: An object with a `step()`, or None. The schedulers inside `SequentialLR` and
             `ChainedScheduler` are checked as well.
 
     Raises:
-        ValueError: a `step` needs arguments (LBFGS, ReduceLROnPlateau); the scheduler is of another
-            optimizer.
+        ValueError: a `step` needs arguments (LBFGS, ReduceLROnPlateau); the scheduler belongs to
+            another optimizer.
         TypeError: the scheduler has no `step`.
     """
     if needed := _required(optimizer):
         raise ValueError(
-            f"{type(optimizer).__name__}.step needs {needed}, and TrainStep calls step(): take an "
-            "optimizer that needs one backward a step, or write the loop without TrainStep"
+            f"{type(optimizer).__name__}.step needs {needed}, but TrainStep calls step(): use an "
+            "optimizer that needs one backward per step, or write the loop without TrainStep"
         )
     if scheduler is None:
         return
@@ -32,7 +32,7 @@ def check_steps(optimizer: Any, scheduler: Any) -> None:
             raise TypeError(f"scheduler must be an object with a method step, not {one!r}")
         if needed := _required(one):
             raise ValueError(
-                f"{name}.step needs {needed}, and TrainStep calls scheduler.step() after each step "
+                f"{name}.step needs {needed}, but TrainStep calls scheduler.step() after each step "
                 f"of the optimizer: pass no scheduler=, call {name}.step yourself after each epoch "
                 "or evaluation, and save its state_dict() next to the checkpoint"
             )
@@ -40,23 +40,23 @@ def check_steps(optimizer: Any, scheduler: Any) -> None:
         own = {id(group) for group in optimizer.param_groups}
         if groups is not None and not any(id(group) in own for group in groups):
             raise ValueError(
-                f"{name} is of another optimizer: make it with the optimizer of this TrainStep"
+                f"{name} belongs to another optimizer: create it with the one of this TrainStep"
             )
 
 
 def _parts(scheduler: Any) -> list[Any]:
-    """The schedulers inside of one, at any depth."""
+    """Returns the schedulers inside a scheduler, at any depth."""
     own = getattr(scheduler, "_schedulers", None)
     parts = list(own) if isinstance(own, (list, tuple)) else []
     return parts + [inner for part in parts for inner in _parts(part)]
 
 
 def _required(steps: Any) -> str:
-    """The names of the arguments that its `step` needs; "" if it needs none."""
+    """Returns the names of the arguments that `step` requires; "" if there are none."""
     try:
-        # Of the class: schedulers put a wrapper around the optimizer's own.
+        # The method of the class: schedulers wrap the method of the optimizer object.
         _self, *parameters = inspect.signature(type(steps).step).parameters.values()
-    except (AttributeError, TypeError, ValueError):  # of compiled code, perhaps
+    except (AttributeError, TypeError, ValueError):  # compiled code may have no signature
         return ""
     fixed = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     return ", ".join(p.name for p in parameters if p.default is p.empty and p.kind not in fixed)

@@ -1,4 +1,4 @@
-"""How long a GPU waited for batches, by its own clock."""
+"""Time that a GPU waited for batches, measured by CUDA events."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ import torch
 
 
 class Stalls:
-    """Pairs of events around what waits for data, on the stream that computes.
+    """Pairs of events around a wait for data, on the stream that computes.
 
-    Between the two the device has nothing to do but to wait: for the host to come back with a
-    batch, or for a copy that the stream was told to wait for. A batch that was ready costs nothing,
-    however long the host took to fetch it, as long as the device has work left. Nobody waits for
-    an event: it is read when it has passed.
+    Between the two events the device only waits: for the host to return with a batch, or for a
+    copy that the stream waits for. A wait of the host costs nothing as long as the device has work
+    left. No thread waits for an event: it is read after it has passed.
 
     Args:
-        device: A CUDA device; None: the current one when CUDA is first in use.
-        cuda: What gives events and streams.
+        device: A CUDA device; None: the current device when CUDA is first used.
+        cuda: Module that provides events and streams.
 
     Example:
         >>> stalls = Stalls(torch.device("cpu"))
@@ -32,14 +31,15 @@ class Stalls:
 
     @property
     def device(self) -> torch.device | None:
-        """The CUDA device, once it has been marked."""
+        """The CUDA device after the first mark; else None."""
         return self._device if self._in_use else None
 
     def mark(self) -> Any:
-        """An event on the device's current stream.
+        """Records an event on the device's current stream.
 
-        None where there is no such clock: on other devices, before anybody has used CUDA, and while
-        a graph is captured.
+        Returns:
+            The event. None on other devices, before CUDA is initialized, and while a graph is
+            captured.
         """
         device, cuda = self._device, self._cuda
         if device is None or device.type == "cuda":
@@ -54,7 +54,7 @@ class Stalls:
         return None
 
     def read(self, pairs: list[tuple[Any, Any]]) -> float:
-        """Seconds between the events of all pairs, which must have passed; they are used again."""
+        """Returns the seconds between the events of all pairs, which have passed; reuses them."""
         milliseconds = 0.0
         for before, after in pairs:
             milliseconds += before.elapsed_time(after)

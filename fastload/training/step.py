@@ -1,7 +1,7 @@
-"""The training step: mixed precision, accumulation by weight, and communication only where needed.
+"""The training step: mixed precision, weighted gradient accumulation, and delayed communication.
 
-`TrainStep` is one step of the optimizer, not a trainer: the loop, the model, the optimizer and the
-loader stay the caller's, and each can be used without it.
+`TrainStep` makes one optimizer step. It is not a trainer: the caller owns the loop, the model, the
+optimizer and the loader.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fastload.errors import warn
 from fastload.loader.groups import Group
 from fastload.training import checkpoint, gradients
 from fastload.training.gradients import StepLoss
-from fastload.training.log_writer import on_its_way
+from fastload.training.log_writer import copy_to_host
 from fastload.training.plain_state import plain_numbers
 from fastload.training.schedules import check_steps
 from fastload.training.stalls import Stalls
@@ -30,14 +30,14 @@ Loss = Callable[[nn.Module, Any], Any]
 
 
 class StepResult(NamedTuple):
-    """What a step found, as tensors on the device: nobody has waited for them.
+    """Results of a step, as tensors on the device; creating them does not wait for the device.
 
     Attributes:
-        loss: This rank's part of the mean loss; the mean of it over the ranks is the loss of the
-            whole group. Scalar.
-        grad_norm: The norm of all gradients before they were clipped; None without `max_norm`.
+        loss: Scalar. This rank's share of the mean loss; its mean over the ranks is the loss of
+            the whole group.
+        grad_norm: Scalar. Norm of all gradients before clipping; None without `max_norm`.
         nonfinite: int64 scalar, 1 if the gradients (without `max_norm` and "fp16": the loss) were
-            not finite. With "fp16" the optimizer has made no step then.
+            not finite. With "fp16" the optimizer has skipped the step then.
     """
 
     loss: Tensor
@@ -46,56 +46,56 @@ class StepResult(NamedTuple):
 
 
 class TrainStep:
-    """One step of the optimizer: forward and backward of some batches, then the update.
+    """One optimizer step: forward and backward of one or more batches, then the update.
 
     Called with a `Group` of `FastLoader.groups`, it accumulates the gradients of its batches, each
-    weighted by its samples, so that the step is that of one large batch, also where the last batch
-    is smaller or the ranks have unequally many. Called with anything else, that is one batch. Under
-    DDP and FSDP2 gradients are communicated in the last batch only.
+    weighted by its number of samples. The step equals that of one large batch, also if the last
+    batch is smaller or the ranks have different numbers of samples. Any other argument is one
+    batch. Under DDP and FSDP2, gradients are communicated in the last batch only.
 
     The order is `zero_grad`, forward, backward, unscale, clip, step, update, `zero_grad`. Gradients
-    that are there before a step (another model's loss was sent backward through these parameters,
-    say) do not enter it. All of this concerns the parameters that the optimizer has at that time:
-    `add_param_group` may be called between two steps. The scheduler steps when the optimizer did.
+    that exist before the step (from another loss, for example) are cleared first. Each step uses
+    the parameters that the optimizer has at that time: `add_param_group` may be called between two
+    steps. The scheduler steps if the optimizer did.
 
-    Where nothing counts in the batches of all ranks, the loss and all gradients are 0, and the
-    optimizer steps with these. A rank without samples that count adds 0, and takes part in all
-    communication. Nothing here waits for the GPU: whether steps were finite is looked at
-    one step late. (With "fp16", torch's GradScaler waits in each step, unless the optimizer is a
-    fused one. With that, the scheduler steps first and stands still once for each step that turns
-    out to have been skipped.)
+    If no sample counts on any rank, the loss and all gradients are 0, and the optimizer steps with
+    them. A rank without samples that count contributes 0 and participates in all communication.
+    No call waits for the GPU: non-finite steps are detected one step later. (With "fp16", torch's
+    GradScaler waits in each step, unless the optimizer is fused. With a fused optimizer the
+    scheduler steps first, and skips one step for each step that the optimizer skipped.)
 
     Args:
-        model: Plain, DDP, FSDP2 (`fully_shard`) or compiled; on its device.
-        optimizer: Over parameters of the model, as torch's are.
+        model: A module, DDP, FSDP2 (`fully_shard`) or compiled model, already on its device.
+        optimizer: An optimizer over parameters of the model.
         loss_fn: `loss_fn(model, batch)` returns the mean loss of the batch, a scalar; or a tuple of
-            its sum and the count of its terms, where that is known after the forward only (masked
-            labels, say): batches and ranks are then weighted by these counts, at the price of one
-            number that is added up over the ranks. The sum of a count of 0 is taken as 0, also if
-            it is NaN; on a GPU its gradient must be finite where other batches count, so sum
-            rather than divide. A mean that is NaN is a step that is not finite.
-        precision: "bf16", or "fp16" with a GradScaler: autocast; "fp32": neither.
-        max_norm: Gradients are clipped to this norm; None: not at all.
-        scheduler: `step()` is called after each step of the optimizer. `ReduceLROnPlateau`, whose
-            `step` needs a metric, is stepped and saved by the caller.
-        nonfinite_limit: So many steps in a row that are not finite raise.
-        init_scale: Of the GradScaler.
-        log: A file that gets a line of JSON for each step, as `fastload.watch` writes them, without
-            stopping the device; also `loss`, `grad_norm` and `nonfinite`. `fastload report` reads
-            it. After `load` the lines are added to those of before, else an old file is replaced.
-            Batches of groups are waited for in their `next`; a batch that comes alone, since the
-            step before (a validation between two epochs is of the first step, then).
+            its sum and the count of its terms, if the count is known only after the forward (masked
+            labels, for example). Batches and ranks are then weighted by these counts, which costs
+            one all-reduce of one number. A sum with count 0 is replaced by 0, also if it is NaN; on
+            a GPU its gradient must be finite if other batches count, so return a sum, not a
+            quotient. A mean that is NaN makes the step non-finite.
+        precision: "bf16": autocast; "fp16": autocast and a GradScaler; "fp32": neither.
+        max_norm: Norm to which gradients are clipped; None disables clipping.
+        scheduler: `step()` is called after each optimizer step. The caller steps and saves
+            `ReduceLROnPlateau`, whose `step` needs a metric.
+        nonfinite_limit: Number of consecutive non-finite steps that raises.
+        init_scale: Initial scale of the GradScaler.
+        log: File to which one line of JSON per step is written, as by `fastload.watch`, without
+            waiting for the device; with `loss`, `grad_norm` and `nonfinite`. `fastload report`
+            reads it. After `load`, lines are appended; otherwise an existing file is replaced.
+            For groups, the waiting time is measured in the `next` of the group; for single
+            batches, it starts at the end of the previous step (and then includes a validation
+            between two epochs).
 
     Attributes:
-        steps: How often it was called.
-        scaler: The GradScaler; None unless "fp16".
+        steps: Number of steps so far.
+        scaler: The GradScaler; None unless `precision` is "fp16".
 
     Raises:
-        ValueError: `precision` is unknown, or "fp16" with parameters of float16; a `max_norm` that
-            is not above 0; a group that was taken before; the `step` of optimizer or scheduler
-            needs arguments; the scheduler is of another optimizer; a count is negative.
-        TypeError: `loss_fn` returns no loss; the scheduler has no `step`.
-        RuntimeError: `nonfinite_limit` steps in a row were not finite.
+        ValueError: `precision` is unknown, or "fp16" with float16 parameters; `max_norm` is not
+            above 0; the group was used before; `step` of the optimizer or scheduler needs
+            arguments; the scheduler belongs to another optimizer; a count is negative.
+        TypeError: `loss_fn` does not return a loss; the scheduler has no `step`.
+        RuntimeError: `nonfinite_limit` consecutive steps were not finite.
 
     Example:
         >>> data = ArrayDataset({"x": np.ones((8, 2), "float32"), "y": np.ones((8, 1), "float32")})
@@ -142,16 +142,16 @@ class TrainStep:
         if precision == "fp16":
             self._check_dtypes()
             self.scaler = torch.amp.GradScaler(self._device.type, init_scale=init_scale)
-        self._counts = torch.zeros(2, dtype=torch.int64, device=self._device)  # all, in a row
-        self._seen = 0  # of `_counts`, as the host knows them
+        self._counts = torch.zeros(2, dtype=torch.int64, device=self._device)  # total, consecutive
+        self._seen = 0  # total non-finite steps that the host has read
         self._unread: tuple[Tensor, Any, bool] | None = None
-        self._owed = 0  # steps that the scheduler has made too many
-        self._said_static = False
+        self._owed = 0  # scheduler steps to skip: the optimizer skipped theirs
+        self._warned_static = False
         about = {"precision": precision, "device": self._device.type}
         self._log = None if log is None else StepLog(log, about, Stalls(self._device))
 
     def __call__(self, group: Any) -> StepResult:
-        """Takes the batches of a group, or one batch, and makes a step."""
+        """Makes one step with the batches of a group, or with one batch."""
         if self._log is None:
             return self._make(group)
         with self._log.step(self.steps, group):
@@ -163,7 +163,7 @@ class TrainStep:
 
     @property
     def _parameters(self) -> list[Tensor]:
-        """Those that the optimizer has now: groups may have been added."""
+        """Current parameters of the optimizer; `add_param_group` may have added some."""
         return [p for group in self.optimizer.param_groups for p in group["params"]]
 
     @property
@@ -182,7 +182,7 @@ class TrainStep:
     def _make(self, group: Any) -> StepResult:
         if self.scaler is not None:
             self._check_dtypes()
-        gradients.clear(self.model, self.optimizer)  # what others have left
+        gradients.clear(self.model, self.optimizer)  # gradients of other losses
         try:
             loss = self._backward(group)
             with self._forgetting():
@@ -191,7 +191,7 @@ class TrainStep:
                 norm = None if self.max_norm is None else self._clip(self.max_norm)
                 noted = self._step()
         finally:
-            # Also after an error: nothing of a broken group may be left for the next one.
+            # Also after an error: the next group must start without gradients.
             self.optimizer.zero_grad(set_to_none=True)
         self.steps += 1
         nonfinite = self._judge(loss if norm is None else norm, noted)
@@ -216,7 +216,7 @@ class TrainStep:
 
     @contextlib.contextmanager
     def _communicating(self, now: bool) -> Iterator[None]:
-        """Around the forward and backward of a batch: DDP looks at the forward."""
+        """Context for forward and backward of a batch; DDP decides in the forward."""
         fsdp = getattr(self.model, "set_requires_gradient_sync", None)
         if fsdp is not None:
             fsdp(now)
@@ -227,11 +227,11 @@ class TrainStep:
             return
         if not now and getattr(self.model, "static_graph", False):
             now = True
-            if not self._said_static:
-                self._said_static = True
+            if not self._warned_static:
+                self._warned_static = True
                 warn(
-                    "DDP(static_graph=True) cannot leave gradients unsynchronised: they are "
-                    "communicated in each batch; static_graph=False saves that",
+                    "DDP(static_graph=True) does not support no_sync: gradients are communicated "
+                    "in each batch; use static_graph=False to communicate once per step",
                 )
         no_sync = None if now else getattr(self.model, "no_sync", None)
         with contextlib.nullcontext() if no_sync is None else no_sync():
@@ -246,7 +246,7 @@ class TrainStep:
 
     @contextlib.contextmanager
     def _forgetting(self) -> Iterator[None]:
-        """After an error the scaler takes the next gradients for new ones, too."""
+        """Resets the scaler's per-step state after an error, so that the next step can unscale."""
         try:
             yield
         except BaseException:
@@ -255,7 +255,12 @@ class TrainStep:
             raise
 
     def _step(self) -> list[Tensor | None]:
-        """Empty if the optimizer made no step; else what a fused one was told of infinities."""
+        """Steps the optimizer.
+
+        Returns:
+            An empty list if the step was skipped; else one entry: `found_inf` of a fused optimizer,
+            or None.
+        """
         noted: list[Tensor | None] = []
 
         def note(optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -270,7 +275,7 @@ class TrainStep:
         return noted
 
     def _judge(self, number: Tensor, noted: list[Tensor | None]) -> Tensor:
-        """Counts a step that was not finite, and steps the scheduler if the optimizer did."""
+        """Counts a non-finite step, and steps the scheduler if the optimizer stepped."""
         guessed = bool(noted) and noted[0] is not None
         if self.scaler is None:
             bad = (~torch.isfinite(number)).long()
@@ -280,7 +285,7 @@ class TrainStep:
             bad = torch.full((), not noted, dtype=torch.int64, device=self._device)
         self._counts = torch.stack([self._counts[0] + bad, (self._counts[1] + 1) * bad])
         self._look_back()
-        self._unread = (*on_its_way(self._counts), guessed)
+        self._unread = (*copy_to_host(self._counts), guessed)
         if self.scheduler is not None and noted:
             if guessed and self._owed:
                 self._owed -= 1
@@ -289,7 +294,7 @@ class TrainStep:
         return bad
 
     def _look_back(self) -> None:
-        """Learns how the step before went; by now the GPU has finished it."""
+        """Reads the counts of the previous step, which the GPU has finished by now."""
         if self._unread is None:
             return
         counts, event, guessed = self._unread
@@ -302,56 +307,56 @@ class TrainStep:
         if in_a_row >= self.nonfinite_limit:
             scale = "" if self.scaler is None else f" (loss scale: {self.scaler.get_scale():g})"
             raise RuntimeError(
-                f"{in_a_row} steps in a row were not finite{scale}: the training has diverged; "
-                "look at the data and the learning rate, or go back to an earlier checkpoint"
+                f"{in_a_row} consecutive steps were not finite{scale}: the training has diverged; "
+                "check the data and the learning rate, or load an earlier checkpoint"
             )
 
     @property
     def nonfinite(self) -> int:
-        """Steps so far that were not finite; reading it waits for the last one."""
+        """Number of non-finite steps so far; reading it waits for the last step."""
         return int(self._counts[0])
 
     # --- State ---------------------------------------------------------------------------------
 
     def save(self, path: str | os.PathLike[str], loader: Any = None) -> None:
-        """Writes a checkpoint of all there is; every rank has to call it, between two steps.
+        """Writes a checkpoint; all ranks must call it, between two steps.
 
-        It holds model, optimizer, scaler, scheduler, the number of steps, the loader's place, and
-        the state of torch's random numbers on each rank, as plain tensors and numbers under the
-        names of the model without its wrappers: another number of ranks can load it, and
-        `torch.load(path, weights_only=True)` reads it: numbers of numpy are written as Python's,
-        which takes nothing from them. The file is put in place when it is whole and has been read
-        again; else the old one stays.
+        The file holds model, optimizer, scaler, scheduler, number of steps, position of the loader,
+        and the RNG state of torch on each rank, as plain tensors and numbers under the names of the
+        unwrapped model. It can be loaded by any number of ranks, and with
+        `torch.load(path, weights_only=True)`: numpy scalars are written as Python numbers of the
+        same value. A temporary file is written, read back and then renamed; if that fails, the old
+        file stays.
 
         Args:
             path: Written by rank 0.
             loader: A FastLoader, or anything with a `state_dict()`.
 
         Raises:
-            OSError: it could not be written.
-            TypeError: model, optimizer, scheduler or loader have something in their state that
-                cannot be loaded with `weights_only=True`; says where and what it is.
+            OSError: the file cannot be written.
+            TypeError: the state of model, optimizer, scheduler or loader has a member that
+                `weights_only=True` does not load; the message names it and its type.
 
-        All ranks raise the same.
+        All ranks raise the same error.
         """
         if self._log is not None:
-            self._log.flush()  # first: a training that goes on from there writes no earlier line
+            self._log.flush()  # first: a run resumed from the checkpoint writes no earlier lines
         checkpoint.save(path, self.model, self.optimizer, self.state_dict, loader)
 
     def load(self, path: str | os.PathLike[str], loader: Any = None) -> None:
-        """Goes on where the checkpoint was written; every rank has to call it.
+        """Restores a checkpoint; all ranks must call it.
 
-        With another number of ranks the random numbers are left as they are.
+        RNG states are restored only if the number of ranks is the same.
 
         Raises:
-            OSError: it cannot be read.
-            ValueError: it is no checkpoint that `save` wrote, or a damaged one, or not of a model,
-                an optimizer, a scheduler or a loader like these.
+            OSError: the file cannot be read.
+            ValueError: the file is not a checkpoint of `save`, is damaged, or belongs to another
+                model, optimizer, scheduler or loader.
         """
         self.load_state_dict(checkpoint.load(path, self.model, self.optimizer, loader))
 
     def state_dict(self) -> dict[str, Any]:
-        """What belongs to the step itself: counts, scaler and scheduler; it waits for the GPU."""
+        """Returns counts, scaler and scheduler as a dict; waits for the GPU."""
         self._look_back()
         scheduler = None if self.scheduler is None else plain_numbers(self.scheduler.state_dict())
         return {
@@ -363,18 +368,18 @@ class TrainStep:
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Goes on where the state was taken; with another `precision`, with a scaler of its own.
+        """Restores a state. If it was saved without a scaler, the scaler keeps its own state.
 
         Raises:
-            ValueError: it is no state of a TrainStep, or was saved with a scheduler and there is
-                none here, or the other way round.
+            ValueError: the dict is not a state of TrainStep, or only one of the two has a
+                scheduler.
         """
         missing = {"steps", "nonfinite", "owed", "scaler", "scheduler"} - set(state_dict)
         if missing:
             raise ValueError(f"the state has no {min(missing)!r}: it is not of a TrainStep")
         if (self.scheduler is None) != (state_dict["scheduler"] is None):
-            here = "none" if self.scheduler is None else "one"
-            raise ValueError(f"the scheduler: there is {here} here, the state says otherwise")
+            here, there = ("none", "one") if self.scheduler is None else ("one", "none")
+            raise ValueError(f"the scheduler: there is {here} here, but the state has {there}")
         self.steps, self._owed = state_dict["steps"], state_dict["owed"]
         self._counts = torch.tensor(state_dict["nonfinite"], device=self._device)
         self._seen, self._unread = state_dict["nonfinite"][0], None

@@ -1,4 +1,4 @@
-"""What a TrainStep writes into its log: the same lines as `fastload.watch`."""
+"""The log of a TrainStep, with the same lines as `fastload.watch`."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ from fastload.training.stalls import Stalls
 class StepLog:
     """Times the steps of one training.
 
-    A step lasts from the end of the one before to its own end, but the first one of an epoch of
-    groups, or after an error, begins when it is called. The batches of a group are waited for in
-    their `next`; a batch that comes alone was waited for since the end of the step before.
+    A step lasts from the end of the previous step to its own end. The first step of an epoch of
+    groups, and the first one after an error, start when they are called. For groups, the waiting
+    time is measured in the `next` of the group; for single batches, it starts at the end of the
+    previous step.
 
     Args:
-        path: See `RunLog`. It is opened in the first step: by then ranks know who they are.
-        about: Of the first line.
-        stalls: Of the device.
-        clock: Seconds.
+        path: See `RunLog`. The file is opened in the first step, when the rank is known.
+        about: Members of the first line.
+        stalls: Event pairs of the device.
+        clock: Function that returns seconds.
 
     Example:
         >>> log = StepLog("run.jsonl", {})
@@ -45,23 +46,23 @@ class StepLog:
         stalls: Stalls | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        refuse_pipe(path)  # now, rather than at the first step
+        refuse_pipe(path)  # fail now, not in the first step
         self._path, self._about, self._stalls, self._clock = path, about, stalls, clock
         self._append = False
         self._lines: RunLog | None = None
         self._row: Row = {}
-        self._ended: float | None = None  # the step that the next one goes on from,
-        self._mark: Any = None  # and where the device was then
+        self._ended: float | None = None  # end of the previous step,
+        self._mark: Any = None  # and the event recorded at that time
 
     def go_on(self) -> None:
-        """A checkpoint was loaded: the file is kept, and the steps from there on are added."""
+        """Appends to the existing file from now on; called after a checkpoint was loaded."""
         self.flush()
         self._append, self._lines = True, None
         self._ended = self._mark = None
 
     @contextlib.contextmanager
     def step(self, number: int, group: Any) -> Iterator[None]:
-        """Around a step; an error in it leaves a line with what is known."""
+        """Context for a step; after an error its line holds the values known by then."""
         if self._lines is None:
             self._lines = self._open(number)
         lines, now, is_group = self._lines, self._clock(), isinstance(group, Group)
@@ -89,7 +90,7 @@ class StepLog:
             lines.flush()
 
     def timed(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """The batches of a group; what they are waited for is of the step under way."""
+        """Yields the batches of a group, adding the waiting time to the current step."""
         lines, rest = self._lines, iter(batches)
         assert lines is not None
         while True:

@@ -1,4 +1,4 @@
-"""A log of a training: what each step took, how long it waited for data, and its loss."""
+"""A training log: duration, waiting time and loss of each step."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from fastload.training.stalls import Stalls
 class Watch:
     """Iterates over a loader and writes a line of JSON for each step.
 
-    The first line describes the loader and the machine. Each other has `epoch`, `step` (counted
-    from 0 over all epochs), `start_s` (since the first step), `step_s` (until the following batch
-    is asked for), `wait_s` (until the batch was there), `samples`, and what `log` was given. Times
-    are in seconds. Where CUDA is in use, `gpu_wait_s` is how long the device had nothing to do in
-    `wait_s`.
-    The line of a step that was broken off (by `break`, or an error) has `unfinished` and what was
-    known by then; it counts for nothing in a report.
-    Ranks other than the first write `run.1.jsonl` and so on beside `run.jsonl`.
+    The first line describes the loader and the machine. Each other line has `epoch`, `step`
+    (counted from 0 over all epochs), `start_s` (since the start of the first step), `step_s` (until
+    the next batch is requested), `wait_s` (until the batch was available), `samples`, and the
+    values passed to `log`. Times are in seconds. If CUDA is in use, `gpu_wait_s` is the part of
+    `wait_s` in which the device was idle.
+    The line of an interrupted step (`break` or an error) has `unfinished` and the values known by
+    then; reports ignore it.
+    Ranks other than 0 write `run.1.jsonl` and so on next to `run.jsonl`.
 
     Args:
         loader: Any iterable of batches.
-        log: The file; an old one is replaced.
-        clock: Seconds.
+        log: The file; an existing file is replaced.
+        clock: Function that returns seconds.
 
     Raises:
-        TypeError: the loader gives groups, whose batches come during their steps: `TrainStep` has
-            a log for them.
+        TypeError: the loader yields groups, whose batches are loaded during their steps; pass
+            `log=` to `TrainStep` for them.
 
     Example:
         >>> watched = Watch(torch.utils.data.DataLoader(range(4)), log="run.jsonl")
@@ -54,8 +54,8 @@ class Watch:
     ) -> None:
         if isinstance(loader, Groups):
             raise TypeError(
-                "watch takes a loader: the batches of a group come during its step, and "
-                "TrainStep(..., log=) writes the same lines"
+                "watch needs a loader of batches, not of groups, whose batches are loaded during "
+                "their step: TrainStep(..., log=) writes the same lines"
             )
         self._loader, self._epochs = loader, 0
         about: Row = {"loader": type(loader).__name__}
@@ -102,27 +102,28 @@ class Watch:
             lines.break_off(row)
 
     def log(self, **values: Any) -> None:
-        """Adds numbers to the line of the step under way: `loss`, say.
+        """Adds numbers, such as `loss`, to the line of the current step.
 
-        Tensors of one number are read later, many at once: a device is not stopped in each step.
+        Tensors of one number are read later, many in one copy, so that no step waits for the
+        device.
 
         Raises:
-            ValueError: a tensor holds more or fewer numbers than one.
-            TypeError: a value is no number.
+            ValueError: a tensor does not hold exactly one number.
+            TypeError: a value is not a number.
         """
         self._lines.put(**values)
 
     def flush(self) -> None:
-        """Writes what is not yet written; the end of each epoch does it, too."""
+        """Writes all pending lines; called at the end of each epoch as well."""
         self._lines.flush()
 
 
 def watch(loader: Any, log: str | os.PathLike[str]) -> Watch:
-    """Iterates over a loader and writes what each step took; see `Watch`.
+    """Iterates over a loader and writes duration and waiting time of each step; see `Watch`.
 
     Args:
-        loader: Any loader.
-        log: The file of JSON lines; `fastload report` draws it.
+        loader: Any iterable of batches.
+        log: File of JSON lines, which `fastload report` reads.
 
     Example:
         >>> loader = torch.utils.data.DataLoader(range(4))

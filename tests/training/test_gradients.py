@@ -194,8 +194,8 @@ def test_sparse_gradients_are_weighted_too() -> None:
 @pytest.mark.parametrize(
     ("count", "error", "what"),
     [
-        (-1, ValueError, "finite and not negative, but it is -1"),
-        (math.nan, ValueError, "but it is nan"),
+        (-1, ValueError, "finite and not negative, got -1"),
+        (math.nan, ValueError, "got nan"),
         (torch.tensor(-2), ValueError, "-2"),
         (torch.ones(2), TypeError, r"one number, not a tensor \(2,\)"),
         ("3", TypeError, "a number, not '3'"),

@@ -33,7 +33,10 @@ def test_places_that_do_not_exist(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="rank 2 of 2"), distributed(2, 2, device="cpu"):
         pass
     for place in ({"rank": 2}, {"world": 2}):
-        with pytest.raises(ValueError, match="rank and world go together"), distributed(**place):
+        with (
+            pytest.raises(ValueError, match="must be given together"),
+            distributed(**place),
+        ):
             pass
     with pytest.raises(TypeError, match="two integers"), distributed(0.5, 2):  # type: ignore[arg-type]
         pass

@@ -101,7 +101,7 @@ def test_a_scheduler_of_another_optimizer_is_refused() -> None:
         schedules.StepLR(other, 2),
         schedules.ChainedScheduler([schedules.StepLR(other, 2)]),
     ):
-        with pytest.raises(ValueError, match="is of another optimizer"):
+        with pytest.raises(ValueError, match="belongs to another optimizer"):
             TrainStep(model, adam(model), mse, scheduler=scheduler)
     # A wrapper around the optimizer shares its groups.
     wrapper = sgd(model)

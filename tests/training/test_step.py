@@ -17,7 +17,7 @@ from torch.optim.lr_scheduler import LambdaLR
 import fastload
 from fastload import FastLoader, TrainStep
 from fastload.tools.report import Run
-from fastload.training.log_writer import on_its_way
+from fastload.training.log_writer import copy_to_host
 
 ROWS, SIZE = 22, 4
 
@@ -196,7 +196,7 @@ def test_too_many_bad_steps_in_a_row_raise(precision: str, max_norm: float | Non
 
     run([0, 1, 3, 4, 6, 7], 9)
     run([5, 6, 7], 8)  # it is known a step later
-    with pytest.raises(RuntimeError, match="3 steps in a row were not finite"):
+    with pytest.raises(RuntimeError, match="3 consecutive steps were not finite"):
         run([5, 6, 7], 9)
 
 
@@ -355,7 +355,7 @@ def test_counts_are_waited_for_on_their_own_device(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: f"of {device}")
     counts: Any = Counts()
-    on_its_way(counts)
+    copy_to_host(counts)
     assert recorded == ["of cuda:1"]
 
 

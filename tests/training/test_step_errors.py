@@ -32,7 +32,7 @@ def test_what_is_no_loss_is_refused(loss: Any, what: str, counted: bool) -> None
     step = TrainStep(model, sgd(model), lambda model, batch: (loss, 2) if counted else loss)
     loader = FastLoader(ArrayDataset(np.ones((4, 2))), batch_size=2)
     for group in (torch.ones(2, 1), next(iter(loader.groups(2)))):
-        with pytest.raises(TypeError, match=f"loss_fn must give a mean loss.* {what}"):
+        with pytest.raises(TypeError, match=f"loss_fn must return a mean loss.* {what}"):
             step(group)
 
 
@@ -129,7 +129,7 @@ def test_a_flipped_bit_in_a_weight_names_its_part(tmp_path: Path) -> None:
     path.write_bytes(damaged)
     assert torch.load(path, weights_only=True)["step"]["steps"] == 1  # torch sees nothing
     with pytest.raises(
-        ValueError, match=r"last\.pt is damaged: .*data/\d+ does not fit its checksum"
+        ValueError, match=r"last\.pt is damaged: .*data/\d+ does not match its checksum"
     ):
         step.load(path)
 

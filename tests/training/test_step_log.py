@@ -198,7 +198,7 @@ with warnings.catch_warnings(record=True) as said:
         step(torch.zeros(4, 2))
 assert step.steps == 240
 assert [w.category for w in said] == [RuntimeWarning], said
-assert "wait until they can be written" in str(said[0].message)
+assert "are kept until they can be written" in str(said[0].message)
 """
 
 
@@ -274,7 +274,7 @@ class Event:
 @pytest.fixture
 def event(monkeypatch: pytest.MonkeyPatch) -> Event:
     event = Event()
-    monkeypatch.setattr(log_lines, "on_its_way", lambda numbers: (numbers, event))
+    monkeypatch.setattr(log_lines, "copy_to_host", lambda numbers: (numbers, event))
     return event
 
 
