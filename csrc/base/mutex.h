@@ -1,38 +1,29 @@
-// std::mutex and std::condition_variable with Clang's thread-safety annotations: `clang
-// -Wthread-safety` reports a guarded member touched without its mutex. The macros are empty
-// elsewhere.
+// std::mutex and std::condition_variable with the attributes of thread_annotations.h.
 #pragma once
 
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
 
-#if defined(__clang__)
-#define FL_THREAD(x) __attribute__((x))
-#else
-#define FL_THREAD(x)
-#endif
-#define FL_GUARDED_BY(m) FL_THREAD(guarded_by(m))
-#define FL_REQUIRES(m) FL_THREAD(requires_capability(m))
+#include "base/thread_annotations.h"
 
 namespace fastload {
 
-class FL_THREAD(capability("mutex")) Mutex {
+class FL_CAPABILITY("mutex") Mutex {
  public:
-  void lock() FL_THREAD(acquire_capability()) { mutex_.lock(); }
-  void unlock() FL_THREAD(release_capability()) { mutex_.unlock(); }
+  void lock() FL_ACQUIRE() { mutex_.lock(); }
+  void unlock() FL_RELEASE() { mutex_.unlock(); }
 
  private:
   friend class CondVar;
   std::mutex mutex_;
 };
 
-class FL_THREAD(scoped_lockable) MutexLock {
+// Holds a mutex while it lives.
+class FL_SCOPED_CAPABILITY MutexLock {
  public:
-  explicit MutexLock(Mutex& mutex) FL_THREAD(acquire_capability(mutex)) : mutex_(mutex) {
-    mutex_.lock();
-  }
-  ~MutexLock() FL_THREAD(release_capability()) { mutex_.unlock(); }
+  explicit MutexLock(Mutex& mutex) FL_ACQUIRE(mutex) : mutex_(mutex) { mutex_.lock(); }
+  ~MutexLock() FL_RELEASE() { mutex_.unlock(); }
   MutexLock(const MutexLock&) = delete;
   MutexLock& operator=(const MutexLock&) = delete;
 
@@ -40,7 +31,7 @@ class FL_THREAD(scoped_lockable) MutexLock {
   Mutex& mutex_;
 };
 
-// Every wait is made in a loop that tests its condition.
+// A wait may end without a notification, so call it in a loop that tests the condition.
 class CondVar {
  public:
   void wait(Mutex& mutex) FL_REQUIRES(mutex) {

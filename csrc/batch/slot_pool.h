@@ -79,9 +79,9 @@ class SlotPool : public std::enable_shared_from_this<SlotPool> {
     std::size_t capacity;
   };
 
-  void give_back(std::byte* data, std::size_t capacity) noexcept;
+  void give_back(std::byte* data, std::size_t capacity) noexcept FL_EXCLUDES(mutex_);
   std::vector<Slot> take_surplus() FL_REQUIRES(mutex_);
-  void release(const std::vector<Slot>& slots) noexcept;
+  void release(const std::vector<Slot>& slots) noexcept FL_EXCLUDES(mutex_);
 
   const std::uint64_t generation_ = fork_generation();
   const std::shared_ptr<MemorySource> memory_;

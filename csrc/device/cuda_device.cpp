@@ -139,15 +139,14 @@ CudaDevice::Scope::~Scope() {
 }
 
 bool CudaDevice::usable() const {
-  return generation_ == fork_generation() && poison_code_.load(std::memory_order_acquire) == 0;
+  return generation_ == fork_generation() && !is_poisoned_.load(std::memory_order_acquire);
 }
 
 void CudaDevice::check_usable() const {
   if (generation_ != fork_generation()) throw StoppedError(kForked);
-  const int code = poison_code_.load(std::memory_order_acquire);
-  if (code == 0) return;
+  if (!is_poisoned_.load(std::memory_order_acquire)) return;
   MutexLock lock(mutex_);
-  throw CudaError(poison_, code);
+  throw CudaError(poison_, poison_code_);
 }
 
 void CudaDevice::check(CudaResult result, const char* call) const {
@@ -159,9 +158,10 @@ void CudaDevice::check(CudaResult result, const char* call) const {
         ". CUDA reports such errors late: it may come from a kernel outside fastload "
         "(CUDA_LAUNCH_BLOCKING=1 shows where). Nothing works any more on this GPU in this process";
     MutexLock lock(mutex_);
-    if (poison_code_.load(std::memory_order_relaxed) == 0) {
+    if (poison_code_ == kCudaSuccess) {
       poison_ = message;
-      poison_code_.store(result, std::memory_order_release);
+      poison_code_ = result;
+      is_poisoned_.store(true, std::memory_order_release);
     }
   }
   throw CudaError(message, result);

@@ -56,13 +56,13 @@ class CudaDevice {
   CudaStream side_stream() const { return side_stream_; }
   // Held by whoever gives the side stream the work of a batch, so that it comes in one piece: what
   // one batch waits for takes no time of another's.
-  Mutex& side_mutex() { return side_mutex_; }
+  Mutex& side_mutex() FL_RETURN_CAPABILITY(side_mutex_) { return side_mutex_; }
 
   // Throws StoppedError in a forked child, and the first sticky error.
-  void check_usable() const;
+  void check_usable() const FL_EXCLUDES(mutex_);
   // Throws CudaError unless the call succeeded: "cuMemcpyHtoDAsync: CUDA_ERROR_...: (text)". A
   // sticky error poisons the device. `call`: the driver's function.
-  void check(CudaResult result, const char* call) const;
+  void check(CudaResult result, const char* call) const FL_EXCLUDES(mutex_);
   // False after a sticky error, and in a forked child: then nothing may be given back.
   bool usable() const;
 
@@ -77,7 +77,7 @@ class CudaDevice {
 
  private:
   CudaDevice(const Driver& driver, int ordinal);
-  void give_event(CudaEvent event) noexcept;
+  void give_event(CudaEvent event) noexcept FL_EXCLUDES(mutex_);
 
   const std::uint64_t generation_ = fork_generation();
   const Driver& driver_;
@@ -89,8 +89,11 @@ class CudaDevice {
   Mutex side_mutex_;
 
   mutable Mutex mutex_;
+  // The first sticky error.
   mutable std::string poison_ FL_GUARDED_BY(mutex_);
-  mutable std::atomic<int> poison_code_{0};
+  mutable CudaResult poison_code_ FL_GUARDED_BY(mutex_) = kCudaSuccess;
+  // Set under the mutex after these, never reset; read without it, so that calls need no lock.
+  mutable std::atomic<bool> is_poisoned_{false};
   std::vector<CudaEvent> spare_events_ FL_GUARDED_BY(mutex_);
 
   Mutex modules_mutex_;  // held while one is loaded

@@ -49,22 +49,23 @@ class PinnedMemory final : public MemorySource {
   // Why some of the memory is not pinned, and what to do: limits of the process (RLIMIT_MEMLOCK,
   // cgroup) with their values, and the driver's error. Empty if all of it is.
   std::string complaint() const;
-  std::size_t pinned_bytes() const;
+  std::size_t pinned_bytes() const FL_EXCLUDES(mutex_);
   std::size_t slab_count() const;
 
  private:
-  std::byte* take(std::size_t bytes);
+  std::byte* take(std::size_t bytes) FL_EXCLUDES(mutex_);
   std::byte* grow(std::size_t wanted, std::size_t needed) FL_REQUIRES(growing_);
-  std::byte* add(const Slab& slab, std::size_t needed);
-  std::size_t allowance() const;
-  void refuse(const std::string& reason);
+  std::byte* add(const Slab& slab, std::size_t needed) FL_EXCLUDES(mutex_);
+  std::size_t allowance() const FL_EXCLUDES(mutex_);
+  void refuse(const std::string& reason) FL_EXCLUDES(mutex_);
 
   const std::uint64_t generation_ = fork_generation();
   const std::shared_ptr<CudaDevice> device_;
   const std::function<MemoryLimits()> limits_;
   HostMemory ordinary_;
 
-  Mutex growing_;  // taken before mutex_; others take and release parts while a slab is pinned
+  // Held while a slab is pinned, during which others take and release parts.
+  Mutex growing_ FL_ACQUIRED_BEFORE(mutex_);
   int refusals_ FL_GUARDED_BY(growing_) = 0;
 
   mutable Mutex mutex_;

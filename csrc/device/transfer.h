@@ -116,8 +116,10 @@ class Transfer {
   void record(const SharedEvent& event, CudaStream stream) const;
   void give(Ticket ticket, CudaStream consumer);
   Lease stage(const Shipment& shipment, std::vector<Staged>& staged);
-  void enqueue(const Shipment& shipment, const Lease& staging, const std::vector<Staged>& staged);
-  void copy(DevicePointer to, const std::byte* from, std::size_t bytes);
+  void enqueue(const Shipment& shipment, const Lease& staging, const std::vector<Staged>& staged)
+      FL_REQUIRES(device_->side_mutex());
+  void copy(DevicePointer to, const std::byte* from, std::size_t bytes)
+      FL_REQUIRES(device_->side_mutex());
   void drop_done();
   const Running* find(Ticket ticket) const;
 

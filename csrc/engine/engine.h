@@ -87,16 +87,16 @@ class Engine {
   };
 
   // Workers: worker.cpp.
-  void start_workers(int count);
-  void run_worker(Scratch& scratch);
+  void start_workers(int count) FL_EXCLUDES(join_mutex_);
+  void run_worker(Scratch& scratch) FL_EXCLUDES(mutex_);
   bool may_work() const FL_REQUIRES(mutex_);
   Claim claim() FL_REQUIRES(mutex_);
-  void work_on(Scratch& scratch, const Claim& claimed);
-  void start_batch(Scratch& scratch, BatchTask& task);
-  void gather(Scratch& scratch, BatchTask& task, Piece& piece);
-  void publish(BatchTask& task);
-  void complete(BatchTask& task);
-  void order_changed();
+  void work_on(Scratch& scratch, const Claim& claimed) FL_EXCLUDES(mutex_);
+  void start_batch(Scratch& scratch, BatchTask& task) FL_EXCLUDES(mutex_);
+  void gather(Scratch& scratch, BatchTask& task, Piece& piece) FL_EXCLUDES(mutex_);
+  void publish(BatchTask& task) FL_EXCLUDES(mutex_);
+  void complete(BatchTask& task) FL_EXCLUDES(mutex_);
+  void order_changed() FL_EXCLUDES(mutex_);
 
   // Consumers: engine.cpp.
   Result take(std::unique_ptr<BatchTask>& out) FL_REQUIRES(mutex_);
@@ -135,7 +135,7 @@ class Engine {
 
   Scratch consumer_;  // of the thread that set has_consumer_
 
-  Mutex join_mutex_;  // taken before mutex_
+  Mutex join_mutex_ FL_ACQUIRED_BEFORE(mutex_);
   std::vector<std::thread> threads_ FL_GUARDED_BY(join_mutex_);
 };
 

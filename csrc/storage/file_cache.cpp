@@ -33,29 +33,29 @@ OpenFileLimits OpenFileLimits::of_this_process() {
 
 std::int32_t FileCache::add(std::string path, std::int64_t size_bytes,
                             std::optional<FileIdentity> identity) {
-  File file;
   std::string folder = path.substr(0, path.rfind('/') + 1);
-  if (io_ == Io::kAuto && (files_.empty() || folder != folder_)) {
+  if (io_ == Io::kAuto && (names_.empty() || folder != folder_)) {
     if (is_remote(folder.empty() ? "." : folder)) may_stall_.store(true);
     folder_ = std::move(folder);
   }
-  file.path = std::move(path);
-  file.size_bytes = size_bytes;
+  File file;
   file.identity = identity;
+  MutexLock lock(mutex_);
   files_.push_back(std::move(file));
-  return static_cast<std::int32_t>(files_.size() - 1);
+  names_.push_back({std::move(path), size_bytes});
+  return static_cast<std::int32_t>(names_.size() - 1);
 }
 
-std::shared_ptr<const FileDescriptor> FileCache::open(File& file) {
-  auto descriptor = std::make_shared<const FileDescriptor>(file.path);
-  if (file.identity && was_replaced(*file.identity, *descriptor, file.size_bytes)) {
+std::shared_ptr<const FileDescriptor> FileCache::open(const Name& name, File& file) {
+  auto descriptor = std::make_shared<const FileDescriptor>(name.path);
+  if (file.identity && was_replaced(*file.identity, *descriptor, name.size_bytes)) {
     throw_os_error(ESTALE,
                    "the file was replaced after the dataset was opened; open the dataset again",
-                   file.path);
+                   name.path);
   }
-  if (descriptor->size_bytes() < file.size_bytes) {
-    throw FormatError("'" + file.path + "' has " + std::to_string(descriptor->size_bytes()) +
-                      " bytes, it had " + std::to_string(file.size_bytes) +
+  if (descriptor->size_bytes() < name.size_bytes) {
+    throw FormatError("'" + name.path + "' has " + std::to_string(descriptor->size_bytes()) +
+                      " bytes, it had " + std::to_string(name.size_bytes) +
                       " when the dataset was opened: it was cut short");
   }
   if (!file.seen) {
@@ -75,7 +75,7 @@ std::shared_ptr<const Mapping> FileCache::mapping(std::int32_t number) {
     return file.mapping;
   }
   if (file.by_pread) return nullptr;
-  const auto descriptor = open(file);
+  const auto descriptor = open(at(number), file);
   if (file.by_pread) return nullptr;
   while (!mapped_.empty() && mapped_.size() >= limits_.mappings) {
     files_[static_cast<std::size_t>(mapped_.back())].mapping.reset();
@@ -108,7 +108,7 @@ std::shared_ptr<const FileDescriptor> FileCache::descriptor(std::int32_t number)
     opened_.splice(opened_.begin(), opened_, file.descriptor_place);
     return file.descriptor;
   }
-  auto descriptor = open(file);
+  auto descriptor = open(at(number), file);
   while (!opened_.empty() && opened_.size() >= limits_.descriptors) {
     files_[static_cast<std::size_t>(opened_.back())].descriptor.reset();
     opened_.pop_back();

@@ -51,9 +51,11 @@ class FileCache {
   std::shared_ptr<const FileDescriptor> descriptor(std::int32_t file);
 
  private:
-  struct File {
+  struct Name {
     std::string path;
     std::int64_t size_bytes;
+  };
+  struct File {
     std::optional<FileIdentity> identity;
     bool seen = false;  // opened once: `by_pread` is known
     bool by_pread = false;
@@ -63,15 +65,16 @@ class FileCache {
     std::list<std::int32_t>::iterator descriptor_place;
   };
 
-  const File& at(std::int32_t file) const { return files_.at(static_cast<std::size_t>(file)); }
-  std::shared_ptr<const FileDescriptor> open(File& file) FL_REQUIRES(mutex_);
+  const Name& at(std::int32_t file) const { return names_.at(static_cast<std::size_t>(file)); }
+  std::shared_ptr<const FileDescriptor> open(const Name& name, File& file) FL_REQUIRES(mutex_);
 
   const Io io_;
   const OpenFileLimits limits_;
   std::atomic<bool> may_stall_;
-  std::string folder_;  // of the file that was added last
+  std::vector<Name> names_;  // by number; constant after the last add()
+  std::string folder_;       // of the file that was added last; used by add() only
   Mutex mutex_;
-  std::vector<File> files_;  // paths and sizes are constant; the rest is guarded by mutex_
+  std::vector<File> files_ FL_GUARDED_BY(mutex_);         // by number
   std::list<std::int32_t> mapped_ FL_GUARDED_BY(mutex_);  // most recently used first
   std::list<std::int32_t> opened_ FL_GUARDED_BY(mutex_);
 };

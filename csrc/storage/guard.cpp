@@ -3,7 +3,8 @@
 #include <signal.h>
 
 #include <atomic>
-#include <mutex>
+
+#include "base/mutex.h"
 
 namespace fastload::guard_internal {
 namespace {
@@ -17,7 +18,7 @@ FL_SIGNAL_SAFE volatile sig_atomic_t foreign_repeats = 0;
 
 constexpr int kMaxRepeats = 8;
 
-std::mutex install_mutex;
+Mutex install_mutex;
 // The handler that was there before ours. Written under install_mutex before ours is installed; a
 // pointer, so that a handler running on another thread never sees half of it.
 std::atomic<const struct sigaction*> previous{nullptr};
@@ -70,6 +71,24 @@ void handle(int number, siginfo_t* info, void* context) {
   chain(number, info, context);
 }
 
+bool is_ours(const struct sigaction& action) {
+  return (action.sa_flags & SA_SIGINFO) != 0 && action.sa_sigaction == handle;
+}
+
+void install() FL_REQUIRES(install_mutex) {
+  struct sigaction now = {};
+  sigaction(SIGBUS, nullptr, &now);
+  if (is_ours(now)) return;
+  // Leaked on purpose, a few bytes for each handler that others install: a thread may be running
+  // it.
+  previous.store(new struct sigaction(now), std::memory_order_release);
+  struct sigaction ours = {};
+  ours.sa_sigaction = handle;
+  ours.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
+  sigemptyset(&ours.sa_mask);
+  sigaction(SIGBUS, &ours, nullptr);
+}
+
 }  // namespace
 
 void set_frame(Frame* frame) {
@@ -79,20 +98,9 @@ void set_frame(Frame* frame) {
 
 void ensure_installed() {
   struct sigaction now = {};
-  if (sigaction(SIGBUS, nullptr, &now) == 0 && (now.sa_flags & SA_SIGINFO) != 0 &&
-      now.sa_sigaction == handle) {
-    return;
-  }
-  std::lock_guard<std::mutex> lock(install_mutex);
-  sigaction(SIGBUS, nullptr, &now);
-  if ((now.sa_flags & SA_SIGINFO) != 0 && now.sa_sigaction == handle) return;
-  // Leaked on purpose, a few bytes each time somebody installs a handler: one may be running it.
-  previous.store(new struct sigaction(now), std::memory_order_release);
-  struct sigaction ours = {};
-  ours.sa_sigaction = handle;
-  ours.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
-  sigemptyset(&ours.sa_mask);
-  sigaction(SIGBUS, &ours, nullptr);
+  if (sigaction(SIGBUS, nullptr, &now) == 0 && is_ours(now)) return;
+  const MutexLock lock(install_mutex);
+  install();
 }
 
 }  // namespace fastload::guard_internal
