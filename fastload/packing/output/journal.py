@@ -92,7 +92,8 @@ def _forget(written: dict[Key, Written], group: str, first: int) -> None:
 
 def _written(entry: dict[str, Any]) -> Written:
     skipped = tuple(Skipped(**of) for of in entry.pop("skipped"))
-    missing = MissingCounts(**entry.pop("missing"))
+    # Journals of versions that refused missing values do not have the key.
+    missing = MissingCounts(**entry.pop("missing", {}))
     rest = {key: _tuples(value) for key, value in entry.items()}
     return Written(**rest, skipped=skipped, missing=missing)
 
