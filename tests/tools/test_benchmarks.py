@@ -17,6 +17,8 @@ from paths import ROOT
 
 import fastload
 
+pytestmark = pytest.mark.slow
+
 BENCHMARKS = ROOT / "benchmarks"
 
 

@@ -27,6 +27,8 @@ from fastload.packing.output.files import write_all
 from fastload.packing.output.journal import Journal
 from fastload.packing.output.writer import Written
 
+pytestmark = pytest.mark.slow
+
 
 def journal(out: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (out / ".fastload/journal.jsonl").read_text().splitlines()]
