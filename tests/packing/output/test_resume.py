@@ -42,9 +42,6 @@ def lives(process: psutil.Process) -> bool:
         return False
 
 
-# --- Killed -----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("workers", [1, 2])
 def test_killed_at_any_moment_and_resumed(tmp_path: Path, workers: int) -> None:
     out, clean = tmp_path / "out", tmp_path / "clean"
