@@ -53,6 +53,7 @@ void Readahead::set_cold() {
 void Readahead::observe(Monitor& monitor, std::int64_t bytes) {
   monitor.unchecked_bytes += bytes;
   if (monitor.unchecked_bytes < kCheckBytes) return;
+  monitor.unchecked_bytes = 0;
   const long now = major_faults();
   if (now > monitor.major_faults) cold_.store(true, std::memory_order_relaxed);
   monitor.major_faults = now;
