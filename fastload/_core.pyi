@@ -7,7 +7,7 @@ import numpy
 import numpy.typing
 import typing
 import typing_extensions
-__all__: list[str] = ['ArrayOrder', 'CudaDevice', 'Engine', 'EpochPlan', 'LoadStats', 'Mixture', 'Occurrences', 'Permutation', 'PixelPlan', 'PushedOrder', 'ShipmentForm', 'SlotPool', 'StreamTimes', 'Table', 'TableBuilder', 'Transfer', 'WeightTable', 'copy_kernels', 'crc32c', 'crc32c_combine', 'is_exiting', 'measure_gather', 'set_copy_kernel', 'start_writeback']
+__all__: list[str] = ['ArrayOrder', 'BatchBuilder', 'CudaDevice', 'Engine', 'EpochPlan', 'LoadStats', 'Mixture', 'Occurrences', 'Permutation', 'PixelPlan', 'PushedOrder', 'ShipmentForm', 'SlotPool', 'StreamTimes', 'Table', 'TableBuilder', 'Transfer', 'WeightTable', 'copy_kernels', 'crc32c', 'crc32c_combine', 'is_exiting', 'measure_gather', 'set_copy_kernel', 'start_writeback']
 class Permutation:
     """
     A keyed bijection of [0, n) in O(1) memory.
@@ -274,6 +274,12 @@ class SlotPool:
     @property
     def used_bytes(self) -> int:
         ...
+class BatchBuilder:
+    """
+    From the memory of a batch to tensors in their containers.
+    """
+    def __init__(self, make_tensor: typing.Any, tensors: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], bool]], structure: typing.Any, container_maker: typing.Any) -> None:
+        ...
 class LoadStats:
     """
     What a loader has done, in this process.
@@ -296,13 +302,15 @@ class Engine:
     """
     One iterator's run over its batches.
     """
-    def __init__(self, table: typing.Any, pool: typing.Any, fields: collections.abc.Sequence[tuple[numpy.dtype[typing.Any], collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]] | tuple[numpy.dtype[typing.Any], collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], tuple[typing.SupportsInt | typing.SupportsIndex, bytes] | None] | tuple[numpy.dtype[typing.Any], collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], tuple[PixelPlan, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]]], order: typing.Any, num_workers: typing.SupportsInt | typing.SupportsIndex, depth: typing.SupportsInt | typing.SupportsIndex, on_error: str = 'raise', *, seed: typing.SupportsInt | typing.SupportsIndex = 0, epoch: typing.SupportsInt | typing.SupportsIndex = 0, with_number: bool = False, with_samples: bool = False, stats: typing.Any | None = None, counts_waits: bool = True) -> None:
+    def __init__(self, table: typing.Any, pool: typing.Any, fields: collections.abc.Sequence[tuple[numpy.dtype[typing.Any], collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]] | tuple[numpy.dtype[typing.Any], collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], tuple[typing.SupportsInt | typing.SupportsIndex, bytes] | None] | tuple[numpy.dtype[typing.Any], collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], tuple[PixelPlan, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]]], order: typing.Any, num_workers: typing.SupportsInt | typing.SupportsIndex, depth: typing.SupportsInt | typing.SupportsIndex, on_error: str = 'raise', *, seed: typing.SupportsInt | typing.SupportsIndex = 0, epoch: typing.SupportsInt | typing.SupportsIndex = 0, with_number: bool = False, with_samples: bool = False, stats: typing.Any | None = None, counts_waits: bool = True, builder: typing.Any = None) -> None:
         ...
     def describe_due(self) -> str:
         ...
     def is_ready(self) -> bool:
         ...
     def next(self, timeout_s: typing.SupportsFloat | typing.SupportsIndex = 0.0) -> typing.Any:
+        ...
+    def next_batch(self, timeout_s: typing.SupportsFloat | typing.SupportsIndex = 0.0) -> typing.Any:
         ...
     def stats(self) -> dict[str, int]:
         ...

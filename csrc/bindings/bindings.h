@@ -55,6 +55,7 @@ void register_table(py::module_& module);
 void register_batch(py::module_& module);
 void register_pixels(py::module_& module);
 void register_device(py::module_& module);
+void register_batch_builder(py::module_& module);
 void register_engine(py::module_& module);
 void register_exit(py::module_& module);
 

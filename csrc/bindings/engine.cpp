@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "bindings/batch_builder.h"
 #include "bindings/bindings.h"
 #include "bindings/exit.h"
 
@@ -109,12 +110,14 @@ class PyEngine {
   PyEngine(py::object table, py::object pool, const std::vector<FieldArgument>& fields,
            py::object order, int num_workers, std::int64_t depth, const std::string& on_error,
            std::uint64_t seed, std::uint64_t epoch, bool with_number, bool with_samples,
-           const std::optional<py::object>& stats, bool counts_waits)
+           const std::optional<py::object>& stats, bool counts_waits, py::object builder)
       : table_(std::move(table)),
         order_(std::move(order)),
         skips_(on_error == "skip"),
         with_number_(with_number),
-        with_samples_(with_samples) {
+        with_samples_(with_samples),
+        builder_object_(std::move(builder)),
+        builder_(builder_object_.is_none() ? nullptr : &builder_object_.cast<BatchBuilder&>()) {
     check_not_exiting();
     if (!skips_ && on_error != "raise") {
       throw py::value_error("on_error must be 'raise' or 'skip', got '" + on_error + "'");
@@ -131,6 +134,7 @@ class PyEngine {
       options.paddings.push_back(fields_.back().padding);
       options.images.push_back(fields_.back().images);
     }
+    check_builder();
     free_ended();
     engine_ = std::make_unique<Engine>(source, pool_of(pool), index_source_of(order_), options);
     stop_at_exit(engine_.get());
@@ -153,14 +157,24 @@ class PyEngine {
   PyEngine(const PyEngine&) = delete;
   PyEngine& operator=(const PyEngine&) = delete;
 
+  // The arrays of the next batch; None at the end.
   py::object next(double timeout_s) {
-    std::unique_ptr<BatchTask> task;
-    Engine::Result result = engine_->try_next(task);
-    if (result == Engine::Result::pending) result = wait(timeout_s, task);
-    if (result == Engine::Result::end) return py::none();
+    std::unique_ptr<BatchTask> task = take(timeout_s);
+    if (task == nullptr) return py::none();
     py::list arrays = deliver(*task);
     engine_->recycle(std::move(task));
     return arrays;
+  }
+
+  // The next batch as the loader yields it; None at the end.
+  py::object next_batch(double timeout_s) {
+    if (builder_ == nullptr) throw py::type_error("next_batch() needs an engine with a builder");
+    std::unique_ptr<BatchTask> task = take(timeout_s);
+    if (task == nullptr) return py::none();
+    const auto samples = static_cast<std::int64_t>(task->indices.size());
+    py::object batch = builder_->build(task->slots, samples);
+    engine_->recycle(std::move(task));
+    return batch;
   }
 
   bool is_ready() const { return engine_->is_ready(); }
@@ -181,6 +195,29 @@ class PyEngine {
   FigureDict stats() const { return as_dict(engine_->stats()); }
 
  private:
+  // Each tensor of the builder is one column, whole.
+  void check_builder() const {
+    if (builder_ == nullptr) return;
+    const auto& specs = builder_->specs();
+    if (specs.size() != fields_.size()) throw py::value_error("one tensor per column is needed");
+    const auto columns = table_.cast<const PyTable&>().table->columns();
+    for (std::size_t c = 0; c < specs.size(); ++c) {
+      const auto& images = fields_[c].images;
+      const std::int64_t bytes = images ? images->delivered_bytes() : columns[c].delivered_bytes();
+      if (columns[c].bounds != nullptr || specs[c].sample_bytes() != bytes) {
+        throw py::value_error("field '" + columns[c].name + "' is no tensor of that size");
+      }
+    }
+  }
+
+  // The next batch, ready or waited for; nullptr at the end.
+  std::unique_ptr<BatchTask> take(double timeout_s) {
+    std::unique_ptr<BatchTask> task;
+    Engine::Result result = engine_->try_next(task);
+    if (result == Engine::Result::pending) result = wait(timeout_s, task);
+    return result == Engine::Result::end ? nullptr : std::move(task);
+  }
+
   Engine::Result wait(double timeout_s, std::unique_ptr<BatchTask>& task) {
     const Clock::time_point start = Clock::now();
     for (;;) {
@@ -252,6 +289,8 @@ class PyEngine {
   bool skips_;         // damaged samples; an array of each batch says which
   bool with_number_;   // which batch it is follows its arrays
   bool with_samples_;  // which samples it has, and their draws, says its last array: int64 (2, B)
+  py::object builder_object_;    // owns the next
+  const BatchBuilder* builder_;  // of whole batches; nullptr: next() yields arrays
   std::vector<FieldSpec> fields_;
   Clock::duration patience_ = kStopPatience;
   std::unique_ptr<Engine> engine_;
@@ -282,12 +321,13 @@ void register_engine(py::module_& module) {
   py::class_<PyEngine>(module, "Engine", "One iterator's run over its batches.")
       .def(py::init<py::object, py::object, const std::vector<FieldArgument>&, py::object, int,
                     std::int64_t, const std::string&, std::uint64_t, std::uint64_t, bool, bool,
-                    const std::optional<py::object>&, bool>(),
+                    const std::optional<py::object>&, bool, py::object>(),
            "table"_a, "pool"_a, "fields"_a, "order"_a, "num_workers"_a, "depth"_a,
            "on_error"_a = "raise", py::kw_only(), "seed"_a = 0, "epoch"_a = 0,
            "with_number"_a = false, "with_samples"_a = false, "stats"_a = py::none(),
-           "counts_waits"_a = true)
+           "counts_waits"_a = true, "builder"_a = py::none())
       .def("next", &PyEngine::next, "timeout_s"_a = 0.0)
+      .def("next_batch", &PyEngine::next_batch, "timeout_s"_a = 0.0)
       .def("is_ready", &PyEngine::is_ready)
       .def("describe_due", &PyEngine::describe_due)
       .def("stop", [](PyEngine& self) { self.stop(); })

@@ -9,6 +9,7 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   fastload::bindings::register_pixels(module);
   fastload::bindings::register_device(module);
   fastload::bindings::register_batch(module);
+  fastload::bindings::register_batch_builder(module);
   fastload::bindings::register_engine(module);
   fastload::bindings::register_exit(module);
 }

@@ -189,7 +189,7 @@ def batch_builder(structure: Structure) -> Builder:
 
     Tuples become lists; dicts, lists and namedtuples keep their type.
     """
-    return _compile(structure, _batch_maker)
+    return _compile(structure, container_maker)
 
 
 def _compile(structure: Structure, maker: Callable[[Structure], Builder]) -> Builder:
@@ -215,7 +215,8 @@ def _sample_maker(structure: Structure) -> Builder:
     return functools.partial(_refill, structure)
 
 
-def _batch_maker(structure: Structure) -> Builder:
+def container_maker(structure: Structure) -> Builder:
+    """A function from the members of the outermost container to that container in a batch."""
     if isinstance(structure, tuple) and not hasattr(structure, "_fields"):
         return list
     return _sample_maker(structure)

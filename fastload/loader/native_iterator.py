@@ -14,6 +14,7 @@ from torch._C._autograd import _profiler_enabled
 
 from fastload import _core
 from fastload.batch.collate import Arrays, Samples, batch_maker, decode_fault, parts_maker
+from fastload.batch.core_builder import core_builder
 from fastload.batch.decode import DecodeStage, ImageField, Source
 from fastload.batch.device_fields import RawFields
 from fastload.batch.left_out import leave_out, undecodable
@@ -36,7 +37,8 @@ _UNDECODABLE = "undecodable"  # a warning that was given
 
 _NAMED = 4  # samples in a message
 
-Take = Callable[[float], "Arrays | None"]
+Take = Callable[[float], Any]
+"""Waits so many seconds for the next arrays, or the next batch, of the core; None at the end."""
 
 
 class _NativeIterator:
@@ -85,8 +87,9 @@ class _NativeIterator:
         handover = Handover(run.target, run.batch_transform)
         self._handover = None if handover.does_nothing else handover
         self._timeout = float(run.timeout)
-        # Until the first pull; these five change together.
+        # Until the first pull; these six change together.
         self._take: Take | None = None
+        self._takes_batches = False
         self._pull: Callable[[], bool] | None = None
         self._with_samples = False
         self._progress = self._stream.progress
@@ -116,7 +119,8 @@ class _NativeIterator:
         run.raw.begin(seed, epoch)
         images = self._images(run.extents.fields, seed, epoch)
         self._with_samples = bool(images) or run.raw.are_random
-        engine: Source = _core.Engine(
+        builder = self._builder()
+        engine = _core.Engine(
             run.table,
             run.pool,
             [_as_gathered(field, self._choices, run.raw) for field in run.extents.fields],
@@ -130,6 +134,7 @@ class _NativeIterator:
             with_samples=self._with_samples,
             stats=run.stats,
             counts_waits=not images,
+            builder=builder,
         )
         self._source = engine
         if images:
@@ -137,7 +142,20 @@ class _NativeIterator:
             # Its threads hold the stage, but not this iterator.
             self._finalizer = weakref.finalize(self, stage.stop)
             self._source = stage
-        self._take = timed(self._source.next, run.stats) if images else self._source.next
+        self._takes_batches = builder is not None
+        if builder is not None:
+            self._take = engine.next_batch
+        else:
+            self._take = timed(self._source.next, run.stats) if images else self._source.next
+
+    def _builder(self) -> _core.BatchBuilder | None:
+        """Makes whole batches in the core; None if Python takes part in making them."""
+        run = self._run
+        if run.target is not None or run.pin or run.added:
+            return None
+        if isinstance(self._stream.order, _core.PushedOrder):
+            return None  # the dataset loads those of its batches that are not integers
+        return core_builder(run.extents, run.transforms)
 
     def _pull_one(self) -> None:
         """Asks for one more batch of indices; at the first call, begins."""
@@ -248,11 +266,20 @@ class _NativeIterator:
             self._pull_one()
         assert self._take is not None
         try:
-            arrays = self._take(self._timeout)
+            taken = self._take(self._timeout)
         except Exception as error:
             self._fail(error)
-        if arrays is None:
+        if taken is None:
             self._finish()
+        if not self._takes_batches:
+            return self._made(taken)
+        if self._pull is not None and self._run.worker_rules:
+            self._pull_one()  # torch pulls between receiving a batch and handing it out
+        self._progress.turns += 1
+        return taken
+
+    def _made(self, arrays: Arrays) -> Any:
+        """The batch of these arrays, which are followed by what was requested with them."""
         draws = arrays.pop()[1] if self._with_samples else None
         number = arrays.pop()  # the core's: another thread may have taken the one before
         if self._skips:

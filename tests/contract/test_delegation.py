@@ -155,6 +155,7 @@ PRIVATE_NAMES = {
     "_send_idx",
     "_task_info",
     "torch._C._autograd._profiler_enabled",
+    "torch._C._from_dlpack",
     "torch.utils.data._utils.collate",
     "torch.utils.data._utils.collate.collate",
     "torch.utils.data._utils.collate.default_collate_fn_map",
