@@ -1,29 +1,37 @@
-"""Writes the measured tables of the README from `benchmarks/results/*.json`.
+"""Writes the measured figures of the documentation from `benchmarks/results/*.json`.
 
-python benchmarks/report.py [README.md]
+    python benchmarks/report.py
+
+It writes the marked part of docs/reference/performance.md and the picture in the README.
 """
 
 from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from picture import draw
+
 HERE = Path(__file__).parent
+PAGE = HERE.parent / "docs/reference/performance.md"
+PICTURE = HERE.parent / "docs/images/loader.svg"
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 
 
-def main(readme: Path, results: Path = HERE / "results") -> None:
+def main(page: Path, picture: Path, results: Path = HERE / "results") -> None:
+    """Rewrites what stands between the markers of `page`, and `picture`."""
     documents = {path.stem: json.loads(path.read_text()) for path in results.glob("*.json")}
-    text = readme.read_text()
+    text = page.read_text()
     marked = re.compile(f"{BEGIN}.*?{END}", re.DOTALL)
     if not marked.search(text):
-        raise SystemExit(f"{readme}: has no markers {BEGIN} and {END}")
+        raise SystemExit(f"{page}: has no markers {BEGIN} and {END}")
     body = "\n".join([BEGIN, *lines(documents), END])
-    readme.write_text(marked.sub(lambda _: body, text))
+    page.write_text(marked.sub(lambda _: body, text))
+    if "loader" in documents:
+        picture.write_text(draw(documents["loader"]["result"]))
 
 
 def lines(documents: dict[str, Any]) -> Iterator[str]:
@@ -56,8 +64,8 @@ def loader_lines(document: dict[str, Any]) -> Iterator[str]:
         f"Batches of {result['batch_size']} shuffled uint8 rows and an int64 label, files in the "
         f"page cache, {machine['cores']} cores ({machine['cpu']}, "
         f"{', '.join(machine['copy_kernels'])}), torch {machine['torch']}. Medians of "
-        f"{result['rounds']} rounds in which all take turns; the limit is what threads reach that "
-        "do nothing but gather such rows."
+        f"{result['rounds']} rounds in which all loaders take turns. The limit is the speed of "
+        "threads that only gather such rows."
     )
     yield ""
     heads = ["row", "samples/s", "GB/s", "of the limit"]
@@ -77,8 +85,8 @@ def loader_lines(document: dict[str, Any]) -> Iterator[str]:
     yield ""
     yield (
         "DataLoader is the best of 0, 1, 2 and 4 workers over a memory-mapped dataset with "
-        "`__getitem__`, as people write it. Batched fetch is the best that it can do: numpy "
-        "gathers a whole batch in `__getitems__`, and nothing is collated."
+        "`__getitem__`. Batched fetch is its fastest form: numpy gathers a whole batch in "
+        "`__getitems__`, without a `collate_fn`."
     )
     yield ""
 
@@ -112,15 +120,14 @@ def memory_fact(result: dict[str, Any]) -> str:
     return (
         f"{result['batches']:,} batches: anonymous memory grows by "
         f"{result['anonymous_growth_bytes'] / 1e6:.1f} MB, and "
-        f"{result['slot_allocations_after_start']} buffers are made after the start."
+        f"{result['slot_allocations_after_start']} buffers are allocated after the start."
     )
 
 
 def gil_fact(result: dict[str, Any]) -> str:
     return (
-        "A Python thread beside a paced consumer keeps "
-        f"{result['ratios']['memcpy']:.0%} of the speed that it has beside a plain memcpy of as "
-        "many bytes."
+        "A Python thread next to a consumer at a fixed pace reaches "
+        f"{result['ratios']['memcpy']:.0%} of its speed next to a plain memcpy of the same size."
     )
 
 
@@ -163,7 +170,7 @@ def transforms_fact(result: dict[str, Any]) -> str:
 def pack_fact(result: dict[str, Any]) -> str:
     return (
         f"Packing an `.npy` file of {result['bytes'] / 1e9:.1f} GB, checksums included: "
-        f"{result['pack']['bytes_per_s'] / 1e9:.2f} GB/s until it is on the disk, "
+        f"{result['pack']['bytes_per_s'] / 1e9:.2f} GB/s including the flush to the disk, "
         f"{result['ratio']:.2f} × `cp --reflink=never`."
     )
 
@@ -172,36 +179,37 @@ def pack_encoded_fact(result: dict[str, Any]) -> str:
     warm = result["warm"]
     ratios = warm["ratios"]
     if "pack 1 / mds jpeg 1" not in ratios:
-        beside = "MosaicML's MDSWriter was not measured"
+        others = "MosaicML's MDSWriter was not measured"
     else:
-        beside = "; ".join(
+        others = "; ".join(
             f"{processes} {ratios[f'pack {n} / mds jpeg {n}']:.2g} × MosaicML's MDSWriter given "
             f"images, {ratios[f'pack {n} / mds bytes {n}']:.2g} × given their bytes"
             for n, processes in ((1, "one process"), (2, "two processes"))
         )
     return (
-        f"Packing {result['images']:,} JPEG files ({result['bytes'] / 1e9:.1f} GB) as they are, "
-        f"until they are on the disk: {warm['bytes_per_s']['pack 1'] / 1e9:.2f} GB/s, "
-        f"{ratios['pack 1 / cat']:.2f} × `cat`; {beside}."
+        f"Packing {result['images']:,} JPEG files ({result['bytes'] / 1e9:.1f} GB) without "
+        f"decoding, including the flush to the disk: "
+        f"{warm['bytes_per_s']['pack 1'] / 1e9:.2f} GB/s, "
+        f"{ratios['pack 1 / cat']:.2f} × `cat`; {others}."
     )
 
 
 def article_fact(result: dict[str, Any]) -> str:
-    told = []
+    lines = []
     for found in result["worlds"]:
         own, ratios = found["cases"]["fastload"], found["ratios"]
         processes = "one process" if found["world"] == 1 else "two processes (DDP)"
-        told.append(
+        lines.append(
             f"{processes}: {own['samples_per_s']:,.0f} images/s, {ratios['dataloader']:.3g} × "
             f"DataLoader over PNG files, {ratios['tuned']:.3g} × a tuned one, "
             f"{ratios['packed']:.3g} × a tuned one over the packed dataset, and "
             f"{own['wait_share']:.1%} of a step is waiting"
         )
     same = all(found["losses_are_identical"] for found in result["worlds"])
-    return f"A small ResNet on {result['images']:,} images of 32 × 32, {'; '.join(told)}. " + (
+    return f"A small ResNet on {result['images']:,} images of 32 × 32, {'; '.join(lines)}. " + (
         "The losses are identical, bit for bit." if same else "The losses differ."
     )
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else HERE.parent / "README.md")
+    main(PAGE, PICTURE)

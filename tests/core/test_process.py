@@ -19,8 +19,6 @@ from paths import SUPPORT
 import fastload
 from fastload import _core
 
-pytestmark = pytest.mark.slow
-
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 HERE = str(SUPPORT)
 

@@ -14,8 +14,6 @@ from paths import TESTS
 
 import fastload
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module")
 def fuzz() -> ModuleType:

@@ -15,8 +15,6 @@ from typing import Any
 import pytest
 from waiting import assert_takes_less
 
-pytestmark = pytest.mark.slow
-
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 BEGIN = """

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -16,8 +17,6 @@ import torch
 from paths import ROOT
 
 import fastload
-
-pytestmark = pytest.mark.slow
 
 BENCHMARKS = ROOT / "benchmarks"
 
@@ -298,12 +297,12 @@ def test_report_replaces_what_is_between_the_markers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = load("report", monkeypatch)
-    readme = tmp_path / "README.md"
-    readme.write_text(f"before\n{module.BEGIN}\nold\n{module.END}\nafter\n")
+    page, picture = tmp_path / "page.md", tmp_path / "picture.svg"
+    page.write_text(f"before\n{module.BEGIN}\nold\n{module.END}\nafter\n")
     for name, document in example_results().items():
         (tmp_path / f"{name}.json").write_text(json.dumps(document))
-    module.main(readme, tmp_path)
-    text = readme.read_text()
+    module.main(page, picture, tmp_path)
+    text = page.read_text()
     assert text.startswith("before\n")
     assert text.endswith("after\n")
     assert "old" not in text
@@ -314,28 +313,43 @@ def test_report_replaces_what_is_between_the_markers(
     assert "4,000 images/s, 2.5 × DataLoader over PNG files, 1.25 × a tuned one" in text
     assert "0.2% of a step is waiting; two processes (DDP): 4,000 images/s" in text
     assert text.count("The losses are identical, bit for bit.") == 1
-    assert "1.21 GB/s until it is on the disk, 1.02 ×" in text
-    module.main(readme, tmp_path)
-    assert readme.read_text() == text
+    assert "1.21 GB/s including the flush to the disk, 1.02 ×" in text
+    module.main(page, picture, tmp_path)
+    assert page.read_text() == text
 
 
 def test_report_refuses_a_file_without_markers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    readme = tmp_path / "README.md"
-    readme.write_text("nothing here")
+    page = tmp_path / "page.md"
+    page.write_text("nothing here")
     with pytest.raises(SystemExit, match="no markers"):
-        load("report", monkeypatch).main(readme, tmp_path)
+        load("report", monkeypatch).main(page, tmp_path / "picture.svg", tmp_path)
 
 
-def test_readme_shows_the_committed_results(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_picture_has_a_bar_for_each_loader_whose_length_is_its_share_of_the_limit(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    module = load("picture", monkeypatch)
+    ratios = {"limit": {"ratio": 0.8}, "dataloader": {"ratio": 10.0}, "batched": {"ratio": 2.0}}
+    sizes = [{"row_bytes": 64, "fastload": {"samples_per_s": 2e6}, "ratios": ratios}]
+    assert dict(module.shares(sizes[0])) == {"fastload": 0.8, "batched": 0.4, "dataloader": 0.08}
+    root = ElementTree.fromstring(module.draw({"sizes": sizes}))
+    space = "{http://www.w3.org/2000/svg}"
+    lengths = [float(bar.get("width", "")) for bar in root.iter(f"{space}rect") if bar.get("x")]
+    assert lengths == [pytest.approx(module.WIDTH * share) for share in (0.8, 0.4, 0.08)]
+    texts = [text.text for text in root.iter(f"{space}text")]
+    assert {"80%, 2,000,000 samples/s", "40%", "8.0%"} <= set(texts)
+
+
+def test_pages_show_the_committed_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = load("report", monkeypatch)
-    copy = tmp_path / "README.md"
-    copy.write_text((ROOT / "README.md").read_text())
-    module.main(copy)
-    assert copy.read_text() == (ROOT / "README.md").read_text(), "run benchmarks/report.py"
+    page, picture = tmp_path / "page.md", tmp_path / "picture.svg"
+    page.write_text(module.PAGE.read_text())
+    module.main(page, picture)
+    assert page.read_text() == module.PAGE.read_text(), "run benchmarks/report.py"
+    assert picture.read_text() == module.PICTURE.read_text(), "run benchmarks/report.py"
+    assert str(module.PICTURE.relative_to(ROOT)) in (ROOT / "README.md").read_text()
 
 
 def test_pack_encoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
