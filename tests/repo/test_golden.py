@@ -55,6 +55,16 @@ def test_images_without_those_that_were_left_out_hold_their_pixels() -> None:
     assert pixels == golden_packs.IMAGES
 
 
+def test_packing_and_merging_the_same_samples_gives_the_golden_files(tmp_path: Path) -> None:
+    parts = [tmp_path / "a", tmp_path / "b"]
+    for part, (first, end) in zip(parts, ((0, 6), (6, 9)), strict=True):
+        rows = golden_packs.samples(first, end)
+        fastload.pack(rows, part, shard_size=golden_packs.SHARD_SIZE, workers=1)
+    fastload.merge(tmp_path / "merged", parts)
+    for golden in (WRITTEN / "merged").iterdir():
+        assert (tmp_path / "merged" / golden.name).read_bytes() == golden.read_bytes()
+
+
 @pytest.mark.parametrize("name", ["grown", "images", "merged", "selected"])
 def test_checksums_of_datasets_fit_and_find_a_changed_byte(name: str, tmp_path: Path) -> None:
     copy = shutil.copytree(WRITTEN / name, tmp_path / name)
