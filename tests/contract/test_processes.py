@@ -19,6 +19,8 @@ from oracle import flat, numbers, values
 
 from fastload import FastLoader
 
+pytestmark = pytest.mark.slow
+
 TRAINER = """
 from fastload import FastLoader
 loader = FastLoader("data/x.npy", 10, shuffle=True, num_workers=2)

@@ -19,6 +19,8 @@ from paths import SUPPORT
 import fastload
 from fastload import _core
 
+pytestmark = pytest.mark.slow
+
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 HERE = str(SUPPORT)
 

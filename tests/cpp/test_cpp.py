@@ -10,6 +10,8 @@ import pytest
 from cpp_build import built, find_tool
 from paths import ROOT
 
+pytestmark = pytest.mark.slow
+
 PROGRAMS = sorted(path.stem for path in (ROOT / "tests/cpp").glob("*_test.cpp"))
 assert PROGRAMS, "tests/cpp is empty"
 

@@ -352,6 +352,7 @@ next(other)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", [STICKY, FORK, EXIT], ids=["sticky", "fork", "exit"])
 def test_the_end_of_a_device_or_a_process(code: str, run_torch: Callable[..., Any]) -> None:
     library = built("fake_cuda") / "libfake_cuda.so"

@@ -14,6 +14,8 @@ from paths import TESTS
 
 import fastload
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def fuzz() -> ModuleType:

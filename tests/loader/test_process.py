@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 from waiting import assert_takes_less
 
+pytestmark = pytest.mark.slow
+
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 BEGIN = """

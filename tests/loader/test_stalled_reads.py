@@ -13,6 +13,8 @@ import pytest
 from paths import SUPPORT
 from waiting import assert_takes_less
 
+pytestmark = pytest.mark.slow
+
 SHIM = SUPPORT / "stalling_pread.c"
 
 # Prints how long the exception took after the signal.

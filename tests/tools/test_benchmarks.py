@@ -18,6 +18,8 @@ from paths import ROOT
 
 import fastload
 
+pytestmark = pytest.mark.slow
+
 BENCHMARKS = ROOT / "benchmarks"
 
 

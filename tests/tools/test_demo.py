@@ -14,6 +14,8 @@ import torch
 from fastload import PackedDataset
 from fastload.tools import demo
 
+pytestmark = pytest.mark.slow
+
 
 def run(*arguments: str | Path) -> int:
     parser = argparse.ArgumentParser()

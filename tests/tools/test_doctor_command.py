@@ -98,6 +98,7 @@ sys.exit(code)
 """
 
 
+@pytest.mark.slow
 def test_ranks_leave_together_and_the_first_reports(run_torch: Any, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(RANKS)
     report = json.loads(run_torch(BOTH).stdout)

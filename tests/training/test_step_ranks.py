@@ -16,6 +16,8 @@ from steps import adam, make_model, mse
 
 from fastload import TrainStep
 
+pytestmark = pytest.mark.slow
+
 WORLD = 2
 SECONDS = 300
 

@@ -27,6 +27,8 @@ from token_files import megatron_index
 
 from fastload import _core
 
+pytestmark = pytest.mark.slow
+
 SHARD = 4 << 20
 SHARDS = 12
 ROW = 16 << 10

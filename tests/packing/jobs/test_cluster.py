@@ -18,6 +18,8 @@ from cluster_checks import (
 )
 from packing import column
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("distributed", reason="pip install distributed")
 
 SCRIPT = """

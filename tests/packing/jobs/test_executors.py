@@ -29,6 +29,8 @@ from fastload.packing.jobs import executors
 from fastload.packing.jobs.executors import Run
 from fastload.packing.progress import ProgressDisplay
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def processes() -> Iterator[ProcessPoolExecutor]:

@@ -18,6 +18,8 @@ from waiting import wait_for
 import fastload
 from fastload.packing.output import folder
 
+pytestmark = pytest.mark.slow
+
 # --- Broken off -------------------------------------------------------------------------------
 
 

@@ -21,6 +21,8 @@ import fastload
 from fastload import FormatError
 from fastload.packing.output import folder
 
+pytestmark = pytest.mark.slow
+
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 

@@ -27,6 +27,8 @@ from fastload.packing.output.files import write_all
 from fastload.packing.output.journal import Journal
 from fastload.packing.output.writer import Written
 
+pytestmark = pytest.mark.slow
+
 
 def journal(out: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (out / ".fastload/journal.jsonl").read_text().splitlines()]
@@ -38,9 +40,6 @@ def lives(process: psutil.Process) -> bool:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
-
-
-# --- Killed -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("workers", [1, 2])
