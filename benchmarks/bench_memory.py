@@ -41,7 +41,7 @@ def measure(scale: float = 1.0, folder: Path = Path()) -> dict[str, Any]:
     for look in range(LOOKS + 1):
         kept.extend(islice(batches, count // LOOKS if look else 0))
         anonymous.append(Resident.now().anonymous_bytes)
-        allocations.append(loader._kept.pool.allocation_count)
+        allocations.append(loader._resources.pool.allocation_count)
     return {
         "row_bytes": ROW_BYTES,
         "batches": LOOKS * (count // LOOKS),

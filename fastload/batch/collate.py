@@ -13,19 +13,18 @@ import numpy.typing as npt
 import torch
 
 from fastload.batch.decode import Decoded
-from fastload.batch.device_fields import Drawn, RawFields
+from fastload.batch.device_fields import DeviceFields, RandomKeys
 from fastload.batch.parts import Joined, Parts, split
 from fastload.batch.transforms import (
     MODES,
     AsList,
+    Choices,
     DecodeImage,
     Jagged,
     Padded,
     PadTo,
     Ragged,
     RaggedTransform,
-    Transforms,
-    choices,
 )
 from fastload.errors import FormatError, add_note, warn
 from fastload.formats.columns import Int64Array
@@ -58,8 +57,8 @@ class SampleLayout(Protocol):
         """The containers."""
 
 
-class Samples(Drawn, Protocol):
-    """Which samples a batch holds."""
+class Samples(RandomKeys, Protocol):
+    """The samples of a batch."""
 
     def __call__(self) -> Int64Array:
         """The dataset's indices, for messages."""
@@ -73,25 +72,21 @@ _LeafMaker = Callable[..., Sequence[Any]]  # from a field's arrays and `Samples`
 
 
 def batch_maker(
-    extents: SampleLayout,
-    transforms: Transforms | None = None,
-    pin: bool = False,
-    added: Sequence[str] = (),
+    layout: SampleLayout, chosen: Choices, pin: bool = False, added: Sequence[str] = ()
 ) -> Maker:
-    """A function from the arrays of a batch to what the loader hands out.
+    """Returns the function from the arrays of a batch to the batch; see `BatchPlan.collate`.
 
     Args:
-        extents: The dataset.
-        transforms: Of its fields.
-        pin: Copy to pinned memory.
-        added: Names of arrays that follow those of the fields. They are members of the batch: of a
-            dict under these keys, else the last ones.
+        layout: Fields and structure of a sample.
+        chosen: The transforms of the fields.
+        pin: Copy tensors to pinned memory.
+        added: Names of the arrays that follow those of the fields.
 
     Raises:
-        ValueError: a key that stands beside a field is taken already, or a transform does not fit.
+        ValueError: a member of the batch has the name of another one.
     """
     # What is cut out of an array is a copy each, so that one that is kept does not keep them all.
-    members, build = _compiled(extents, transforms, pin, added, np.copy)
+    members, build = _compiled(layout, chosen, pin, added, np.copy)
     return lambda arrays, samples: build(
         [
             member.make(*member.leaves) if type(member) is Joined else member
@@ -101,67 +96,66 @@ def batch_maker(
 
 
 def parts_maker(
-    extents: SampleLayout,
-    transforms: Transforms | None = None,
-    pin: bool = False,
-    added: Sequence[str] = (),
-    raw: RawFields | None = None,
+    layout: SampleLayout,
+    chosen: Choices,
+    pin: bool,
+    added: Sequence[str],
+    device_fields: DeviceFields,
 ) -> PartsMaker:
-    """The same, in parts that go to a device; see `batch_maker`.
+    """Returns the function from the arrays of a batch to its tensors for a device.
 
     Args:
-        extents: The same.
-        transforms: The same.
-        pin: The same.
-        added: The same.
-        raw: The fields whose arrays are as they are stored.
+        layout: See `batch_maker`.
+        chosen: See `batch_maker`.
+        pin: See `batch_maker`.
+        added: See `batch_maker`.
+        device_fields: Fields whose arrays are as stored.
     """
-    members, build = _compiled(extents, transforms, pin, added, lambda array: array, raw)
+    members, build = _compiled(layout, chosen, pin, added, lambda array: array, device_fields)
     if members is _tensors and not added:
         return lambda arrays, samples: Parts(arrays, build)
     return lambda arrays, samples: split(members(arrays, samples), build)
 
 
 def _compiled(
-    extents: SampleLayout,
-    transforms: Transforms | None,
+    layout: SampleLayout,
+    chosen: Choices,
     pin: bool,
     added: Sequence[str],
     piece: Callable[[Array], Array],
-    raw: RawFields | None = None,
+    device_fields: DeviceFields | None = None,
 ) -> tuple[Callable[[Arrays, Samples], list[Any]], Builder]:
-    """How the members of a batch are made of arrays, and the batch of its members.
+    """Returns the function from arrays to members of a batch, and that from members to the batch.
 
     Args:
-        extents: See `batch_maker`.
-        transforms: The same.
-        pin: The same.
-        added: The same.
-        piece: Gets what is cut out of an array.
-        raw: The fields whose arrays are as they are stored.
+        layout: See `batch_maker`.
+        chosen: See `batch_maker`.
+        pin: See `batch_maker`.
+        added: See `batch_maker`.
+        piece: Applied to each sample that is cut out of an array.
+        device_fields: Fields whose arrays are as stored.
     """
-    chosen = choices(transforms, extents.fields)
-    fields = [chosen.delivered(field) for field in extents.fields]
-    structure = extents.structure
+    fields = [chosen.delivered(field) for field in layout.fields]
+    structure = layout.structure
     for number, name in enumerate(added, len(fields)):
         structure = with_added(structure, name, number)
     moved = {name for name, pixels in chosen.pixels.items() if pixels.channels_last}
     plain = not moved and not any(f.ragged or f.storage.name != f.dtype for f in fields)
-    if plain and not pin and not raw:
+    if plain and not pin and not device_fields:
         return _tensors, batch_builder(structure)
 
     finish: Finish = pinner() if pin else lambda tensor: tensor
-    keyless = _in_sequences(extents.structure)
+    keyless = _in_sequences(layout.structure)
     makers: list[_LeafMaker] = [
-        partial(raw.leaf, field.name)
-        if raw and field.name in raw
+        partial(device_fields.leaf, field.name)
+        if device_fields and field.name in device_fields
         else _leaf_maker(
             field,
             chosen.ragged.get(field.name),
             finish,
             tuple if column in keyless else list,
             piece,
-            extents,
+            layout,
         )
         for column, field in enumerate(fields)
     ]

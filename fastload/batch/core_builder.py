@@ -7,7 +7,7 @@ from torch._C import _from_dlpack  # of torch.utils.dlpack.from_dlpack, without 
 
 from fastload import _core
 from fastload.batch.collate import SampleLayout
-from fastload.batch.transforms import Transforms, choices
+from fastload.batch.transforms import Choices
 from fastload.formats.fields import torch_dtype
 from fastload.formats.structure import container_maker
 
@@ -28,25 +28,22 @@ _DLPACK_TYPES = {
 """Type code and bits of the dtypes that every torch takes from DLPack."""
 
 
-def core_builder(
-    extents: SampleLayout, transforms: Transforms | None = None
-) -> _core.BatchBuilder | None:
-    """Makes the batches of `collate.batch_maker` in the core, if each field is one tensor.
+def core_builder(layout: SampleLayout, chosen: Choices) -> _core.BatchBuilder | None:
+    """Returns the builder of the same batches as `collate.batch_maker`, if fields are tensors.
 
     Args:
-        extents: The dataset.
-        transforms: Of its fields.
+        layout: Fields and structure of a sample.
+        chosen: The transforms of the fields.
 
     Returns:
         The builder for the engine; None if a field needs Python.
     """
-    chosen = choices(transforms, extents.fields)
     tensors = []
-    for field in map(chosen.delivered, extents.fields):
+    for field in map(chosen.delivered, layout.fields):
         dtype = _DLPACK_TYPES.get(torch_dtype(field.dtype))
         if field.ragged or dtype is None:
             return None
         pixels = chosen.pixels.get(field.name)
         turned = pixels is not None and pixels.channels_last
         tensors.append((*dtype, list(field.shape), turned))
-    return _core.BatchBuilder(_from_dlpack, tensors, extents.structure, container_maker)
+    return _core.BatchBuilder(_from_dlpack, tensors, layout.structure, container_maker)

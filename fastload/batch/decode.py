@@ -99,19 +99,21 @@ class _Job:
 
 @dataclass(frozen=True)
 class ImageField:
-    """What becomes of a field of encoded images in one epoch.
+    """A field of encoded images, and the settings for decoding it in one epoch.
 
     Attributes:
-        transform: How they are decoded.
-        pixels: What follows.
-        seed: Of what is drawn for each sample.
-        epoch: The same.
-        pool: Gives the memory of images that go to a device.
-        sizes: uint32 (2,) for each sample of the dataset: height and width of its image, where
-            they are stored. They only help: the images themselves decide.
-        skips: Whether samples whose images cannot be decoded are left out.
+        name: Name of the field.
+        transform: How images are decoded.
+        pixels: Compiled transforms that follow the decoding; None: there are none.
+        seed: Seed of the random transforms.
+        epoch: Epoch of the random transforms.
+        pool: Memory for images that are copied to a device; None: numpy allocates it.
+        sizes: Stored height and width of each image, uint32 (2,) per sample; None: not stored, or
+            not needed. A hint for the allocation only: an image may have another size.
+        skips: True if samples with images that cannot be decoded are left out of the batch.
     """
 
+    name: str
     transform: DecodeImage
     pixels: Pixels | None = None
     seed: int = 0
@@ -119,6 +121,12 @@ class ImageField:
     pool: _core.SlotPool | None = None
     sizes: _core.Table | None = None
     skips: bool = False
+
+    @property
+    def needs_sizes(self) -> bool:
+        """True if stored sizes of images help to allocate the memory of a batch."""
+        fixed = self.transform.size is not None or (self.pixels and self.pixels.out_bytes)
+        return not (fixed or self.transform.exif)
 
     def empty(self, indices: Array) -> Array | None:
         """Room for the images of these samples, if it is known that all have one size."""

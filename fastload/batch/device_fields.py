@@ -1,4 +1,4 @@
-"""Images that a device delivers by itself, of what is stored."""
+"""Fields that are copied to a device as stored, where a kernel applies their transforms."""
 
 from __future__ import annotations
 
@@ -16,32 +16,33 @@ from fastload.batch.pixels import Pixels
 from fastload.formats.columns import Int64Array
 from fastload.formats.fields import Field, torch_dtype
 
-_LEAST_BYTES = 1024  # of a sample; less is made by the CPU, while it copies
+_MIN_BYTES = 1024  # of a delivered sample; the CPU converts smaller ones while it copies
 
 
-class Drawn(Protocol):
-    """Which samples a batch holds.
+class RandomKeys(Protocol):
+    """The samples of a batch.
 
     Attributes:
-        draws: int64 (B,), of which random transforms make what they draw; None where no device
-            draws.
+        draws: int64 (B,): RNG keys of the samples' random transforms; None where no device needs
+            them.
     """
 
     draws: Int64Array | None
 
 
-class RawFields:
-    """The fields that are copied as they are stored, of which the device makes what is delivered.
+class DeviceFields:
+    """Fields that are copied as stored; the device applies their transforms.
 
-    Those that would be larger than what is delivered are not, for the bus is slower than its ends.
+    A field is excluded if it is larger as stored than as delivered, since the bus is slower than
+    the CPU and the device, or if its samples are small. Belongs to one iterator.
 
     Args:
-        fields: Of the dataset.
-        pixels: What becomes of numbers, by the names of fields.
-        runs: Whether the device can do that.
+        fields: Fields of the dataset.
+        pixels: Compiled transforms by field name.
+        runs: Returns True if the device can apply a compiled transform.
 
     Attributes:
-        spared_bytes: Of a sample, which the core would gather if it delivered them.
+        spared_bytes: Bytes of a sample that the core need not gather.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class RawFields:
         self.spared_bytes = 0
         for field in fields:
             made = (pixels or {}).get(field.name)
-            if made is None or field.ragged or made.out_bytes < _LEAST_BYTES:
+            if made is None or field.ragged or made.out_bytes < _MIN_BYTES:
                 continue
             stored_bytes = math.prod(field.shape) * field.storage.itemsize
             if stored_bytes <= made.out_bytes and runs(made.plan):
@@ -70,20 +71,20 @@ class RawFields:
 
     @property
     def are_random(self) -> bool:
-        """Whether something is drawn for one of them."""
+        """True if one of these fields has a random transform."""
         return any(pixels.is_random for pixels in self._pixels.values())
 
-    def begin(self, seed: int, epoch: int) -> None:
-        """Says of what the following batches draw."""
+    def start(self, seed: int, epoch: int) -> None:
+        """Sets the RNG key (seed, epoch) of the following batches."""
         self._seed, self._epoch = seed, epoch
 
-    def leaf(self, name: str, array: npt.NDArray[Any], samples: Drawn) -> list[Raw]:
-        """What is submitted of a field.
+    def leaf(self, name: str, array: npt.NDArray[Any], samples: RandomKeys) -> list[Raw]:
+        """Returns the images of a field that are submitted to the device.
 
         Args:
-            name: Of the field.
-            array: Of a batch, (B, ...) as it is stored.
-            samples: Of the batch.
+            name: Name of the field.
+            array: Its array of a batch, (B, ...) as stored.
+            samples: The samples of the batch.
         """
         pixels, count = self._pixels[name], len(array)
         draws = samples.draws if pixels.is_random else np.zeros(count, np.int64)

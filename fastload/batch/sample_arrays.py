@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,8 @@ import numpy.typing as npt
 import torch
 
 from fastload.batch.decode import Decoded, ImageField
-from fastload.batch.transforms import Choices, DecodeImage, PadTo, padding
+from fastload.batch.plan import BatchPlan
+from fastload.batch.transforms import DecodeImage, PadTo, padding
 from fastload.formats.fields import BYTE_STRINGS, TEXT, Field
 from fastload.formats.structure import Structure, is_leaf
 from fastload.order.sample_keys import KeyedIndex, indices_of, keyed_indices
@@ -71,29 +72,28 @@ class BatchSamples:
         return [(index.seed, index.epoch, index.draw) for index in self.keyed]
 
 
-def sample_arrays(
-    samples: Sequence[Any], layout: Layout, chosen: Choices, ids: BatchSamples
-) -> list[Any]:
+def sample_arrays(samples: Sequence[Any], plan: BatchPlan, ids: BatchSamples) -> list[Any]:
     """The arrays of a batch, field by field; see `batches.Arrays`.
 
     The numbers go through the core's own transforms, one sample at a time.
 
     Args:
         samples: Of the batch, as the dataset returns them.
-        layout: Of the dataset.
-        chosen: What is done to its fields.
-        ids: Of the same samples.
+        plan: The plan of the dataset.
+        ids: Indices and RNG keys of the same samples.
 
     Raises:
         ValueError: a sample does not have the fields of the layout.
     """
-    leaves = [_leaves(layout.structure, sample, place) for place, sample in enumerate(samples)]
+    leaves = [_leaves(plan.layout.structure, sample, place) for place, sample in enumerate(samples)]
     arrays: list[Any] = []
-    for number, field in enumerate(layout.fields):
+    for number, field in enumerate(plan.fields):
         column = [_as_array(own[number], field, place) for place, own in enumerate(leaves)]
-        transform, pixels = chosen.ragged.get(field.name), chosen.pixels.get(field.name)
+        transform = plan.choices.ragged.get(field.name)
+        pixels = plan.choices.pixels.get(field.name)
         if isinstance(transform, DecodeImage):
-            arrays.append(_decoded(column, transform, pixels, ids.keys()))
+            image = ImageField(field.name, transform, pixels)
+            arrays.append(_decoded(column, image, ids.keys()))
         elif isinstance(transform, PadTo):
             arrays += _padded(column, field, transform)
         elif field.ragged:
@@ -192,13 +192,13 @@ def _delivered(column: list[Array], field: Field, pixels: Any, keys: list[Key]) 
     return made
 
 
-def _decoded(column: list[Array], transform: DecodeImage, pixels: Any, keys: list[Key]) -> Decoded:
-    decoded = Decoded(ImageField(transform, pixels).empty(np.arange(len(column))))
+def _decoded(column: list[Array], image: ImageField, keys: list[Key]) -> Decoded:
+    decoded = Decoded(image.empty(np.arange(len(column))))
     for place, (array, (seed, epoch, draw)) in enumerate(zip(column, keys, strict=True)):
         room = None if decoded.images is None else decoded.images[place]
-        image = ImageField(transform, pixels, seed, epoch)
+        keyed = replace(image, seed=seed, epoch=epoch)
         try:
-            other = image.deliver(array.tobytes(), room, draw)
+            other = keyed.deliver(array.tobytes(), room, draw)
         except Exception as error:  # Pillow's plugins raise many kinds
             decoded.place, decoded.error = place, error
             break

@@ -1,27 +1,36 @@
-"""Bytes of a sample, as it is stored and as it is delivered."""
+"""Size of a sample in bytes, stored and delivered."""
 
 from __future__ import annotations
 
-from fastload.batch.transforms import DecodeImage, Transforms, choices
+from collections.abc import Sequence
+
+from fastload.batch.transforms import Choices, DecodeImage
 from fastload.formats.columns import Column, Group
 from fastload.formats.extents import Extents
+from fastload.formats.fields import Field
 
-_DECODED = 10  # times the bytes of an image that is not resized: what JPEG saves
+_JPEG_RATIO = 10  # typical ratio of decoded to encoded bytes, for images that are not resized
 
 
 def sample_bytes(extents: Extents) -> int:
-    """Bytes that a sample has in memory; of ragged fields those of a mean sample."""
+    """Returns the mean size of a stored sample in bytes."""
     return sum(_column_bytes(group, column) for group in extents.groups for column in group.columns)
 
 
-def delivered_bytes(extents: Extents, transforms: Transforms) -> int:
-    """The same as it is delivered; of images that are decoded, with what they are decoded from."""
-    chosen, stored = choices(transforms, extents.fields), sample_bytes(extents)
-    total = stored
-    for field in extents.fields:
+def delivered_bytes(fields: Sequence[Field], chosen: Choices, stored_bytes: int) -> int:
+    """Returns the mean size of a delivered sample in bytes, its encoded images included.
+
+    Args:
+        fields: Fields of the dataset.
+        chosen: Their transforms.
+        stored_bytes: Mean size of a stored sample.
+    """
+    total = stored_bytes
+    for field in fields:
         image, pixels = chosen.ragged.get(field.name), chosen.pixels.get(field.name)
         if isinstance(image, DecodeImage):
-            total += (pixels.out_bytes if pixels else image.image_bytes) or stored * _DECODED
+            decoded = pixels.out_bytes if pixels else image.image_bytes
+            total += decoded or stored_bytes * _JPEG_RATIO
         elif pixels:
             total += pixels.out_bytes - field.row_bytes
     return total

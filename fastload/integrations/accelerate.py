@@ -135,7 +135,7 @@ def prepare(accelerator: accelerate.Accelerator, loader: FastLoader[Any]) -> Dat
         )
         shard.use_stateful_dataloader = accelerator.use_stateful_dataloader
         return accelerator.prepare_data_loader(KeyedShard(shard, loader))
-    loader._kept.said.add("accelerate")  # that it is replaced; for it is put back
+    loader._resources.warned.add("accelerate")  # that it is replaced; for it is put back
     shard = accelerator.prepare_data_loader(loader)
     if not isinstance(shard, DataLoaderShard) or shard.batch_sampler is None:
         return shard

@@ -1,103 +1,277 @@
-"""What the arguments of a FastLoader mean before torch's DataLoader sees them."""
+"""The arguments of a FastLoader, before torch's DataLoader sees them."""
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import torch
 from torch.utils.data import (
     BatchSampler,
-    DistributedSampler,
+    DataLoader,
     IterableDataset,
     RandomSampler,
     SequentialSampler,
+    default_collate,
 )
-from torch.utils.data._utils import collate
 
-from fastload.batch.collate import batch_maker
 from fastload.batch.sizes import sample_bytes
-from fastload.batch.transforms import DecodeImage, Transforms, choices
-from fastload.datasets.file_datasets import IO_KINDS
+from fastload.datasets import file_datasets
+from fastload.datasets.native import native_extents
 from fastload.datasets.token_dataset import TokenDataset
 from fastload.errors import warn
-from fastload.formats import checks
 from fastload.formats.extents import Extents
-from fastload.formats.structure import MISSING, REAL, with_added
+from fastload.loader.collate_fn import Steps, split_collate_fn
 from fastload.order.keyed_sampler import ORDERS, KeyedSampler, block_rows, resolved_tail
-from fastload.order.samplers import bottom, is_masked, is_own
+from fastload.order.samplers import is_own
 from fastload.order.weighted_sampler import WeightedSampler
 
 _SHUFFLED = "made_of_shuffle"
 _THREADS_PER_CPU = 8  # more are a mistake; some more than CPUs help where files are slow
 
-# How torch ships it, unless somebody has been there before: then the modules of functions tell.
-_COLLATE_MAP = dict(collate.default_collate_fn_map)
+# Older torch lacks some arguments: they are accepted and not passed on.
+_TORCH_ARGUMENTS = frozenset(inspect.signature(DataLoader.__init__).parameters)
+
+OWN_ARGUMENTS = (
+    "in_order",
+    "seed",
+    "shard",
+    "order",
+    "tail",
+    "device",
+    "io",
+    "transforms",
+    "verify",
+    "on_error",
+    "batch_transform",
+    "static_buffers",
+)
+"""Arguments that are attributes of the loader under their names, and which torch does not set."""
 
 
-def check_own(
-    seed: Any,
-    shard: Any,
-    order: str,
-    tail: str | None,
-    sampler: Any,
-    io: str | None,
-    device: Any,
-    batch_transform: Any,
-    static_buffers: Any,
-    on_error: str,
-) -> None:
-    """Raises for what fastload's own arguments cannot be.
+@dataclass
+class LoaderArguments:
+    """The arguments of a FastLoader by name; as given, until `resolved` makes them consistent.
 
-    Raises:
-        ValueError: for a value that is none of those allowed.
-        TypeError: `batch_transform` cannot be called.
+    Attributes:
+        is_readable: True if the core can read the dataset; known after `resolved`.
     """
-    if order not in ORDERS:
-        raise ValueError(f"order must be 'full' or 'block', not {order!r}")
-    if io is not None and io not in IO_KINDS:
-        raise ValueError(f"io must be 'auto', 'mmap', 'pread' or None, not {io!r}")
-    if seed is None and shard is not None:
-        raise ValueError(
-            "shard= is the sampler's: WeightedSampler(..., shard=)"
-            if isinstance(sampler, WeightedSampler)
-            else "shard= needs seed=: only the keyed order is shared out by itself"
+
+    dataset: Any
+    batch_size: Any
+    shuffle: bool | None
+    sampler: Any
+    batch_sampler: Any
+    num_workers: Any
+    collate_fn: Any
+    pin_memory: bool
+    drop_last: bool
+    timeout: float
+    worker_init_fn: Any
+    multiprocessing_context: Any
+    generator: torch.Generator | None
+    prefetch_factor: int | None
+    persistent_workers: bool
+    pin_memory_device: str
+    in_order: bool
+    seed: int | None
+    shard: Any
+    order: str
+    tail: str | None
+    device: Any
+    io: str | None
+    transforms: Any
+    verify: str | None
+    on_error: str
+    batch_transform: Any
+    static_buffers: bool
+    is_readable: bool = field(init=False, default=False)
+
+    @classmethod
+    def named(cls, values: dict[str, Any]) -> LoaderArguments:
+        """Returns the arguments among the local variables of the loader's constructor."""
+        return cls(**{each.name: values[each.name] for each in fields(cls) if each.init})
+
+    def resolved(self) -> LoaderArguments:
+        """Returns the arguments with the steps of `collate_fn`, the dataset and the sampler.
+
+        A path is opened. Arguments that were read from the attributes of another loader are those
+        that this one was given.
+
+        Raises:
+            TypeError: an argument has the wrong type.
+            ValueError: an argument has a value that is not allowed, or contradicts another one.
+        """
+        steps = Steps(
+            self.transforms, self.device, self.batch_transform, self.on_error, self.verify
         )
-    if seed is None and order != "full":
-        raise ValueError(f"order={order!r} needs seed=")
-    resolved_tail(tail, drop_last=False)
-    if tail is not None and seed is None and not isinstance(sampler, KeyedSampler):
-        raise ValueError(f"tail={tail!r} needs seed=: torch's samplers have tails of their own")
-    if isinstance(device, str):
-        try:
-            torch.device(device)  # whether it is there is asked when batches are copied
-        except RuntimeError as error:
-            raise ValueError(f"device={device!r}: {error}") from None
-    if static_buffers and (device is None or torch.device(device).type == "cpu"):
-        raise ValueError(
-            "static_buffers=True is for batches that are copied to a device: give device= as well"
+        inner, steps = split_collate_fn(self.collate_fn, steps)
+        made = replace(self, collate_fn=inner, **vars(steps))
+        made._check_own()
+        if isinstance(made.dataset, (str, bytes, os.PathLike)):
+            made.dataset = file_datasets.open(
+                made.dataset, io=made.io or "auto", verify=made.verify
+            )
+        made._check_counts()
+        made._check_not_empty()
+        made._undo_attributes()
+        extents = native_extents(made.dataset)
+        made._make_seeded_sampler(extents)
+        made.is_readable = extents is not None
+        return made
+
+    @property
+    def has_threads(self) -> bool:
+        """True if the workers of the loader are threads."""
+        batched = self.batch_size is not None or self.batch_sampler is not None
+        collates = self.collate_fn is None or self.collate_fn is default_collate
+        return self.is_readable and batched and collates
+
+    @property
+    def has_auto_workers(self) -> bool:
+        """True if the loader chooses its number of threads."""
+        return self.num_workers is None and self.has_threads
+
+    def for_torch(self) -> dict[str, Any]:
+        """Returns the arguments of DataLoader after the dataset."""
+        made = {name: value for name, value in vars(self).items() if name in _TORCH_ARGUMENTS}
+        del made["dataset"]
+        if self.has_auto_workers:  # torch refuses these without workers
+            made |= {"prefetch_factor": None, "persistent_workers": False}
+        return made | {"num_workers": self.num_workers or 0}
+
+    def own(self) -> dict[str, Any]:
+        """Returns the values of `OWN_ARGUMENTS` by their names."""
+        return {name: getattr(self, name) for name in OWN_ARGUMENTS}
+
+    def _check_own(self) -> None:
+        """Raises for values that the arguments of FastLoader itself cannot have."""
+        if self.order not in ORDERS:
+            raise ValueError(f"order must be 'full' or 'block', not {self.order!r}")
+        if self.io is not None and self.io not in file_datasets.IO_KINDS:
+            raise ValueError(f"io must be 'auto', 'mmap', 'pread' or None, not {self.io!r}")
+        if self.seed is None and self.shard is not None:
+            raise ValueError(
+                "shard= is the sampler's: WeightedSampler(..., shard=)"
+                if isinstance(self.sampler, WeightedSampler)
+                else "shard= needs seed=: only the seeded order is sharded by FastLoader"
+            )
+        if self.seed is None and self.order != "full":
+            raise ValueError(f"order={self.order!r} needs seed=")
+        resolved_tail(self.tail, drop_last=False)
+        is_seeded = self.seed is not None or isinstance(self.sampler, KeyedSampler)
+        if self.tail is not None and not is_seeded:
+            raise ValueError(
+                f"tail={self.tail!r} needs seed=: torch's samplers have their own tails"
+            )
+        self._check_device()
+        if self.batch_transform is not None and not callable(self.batch_transform):
+            raise TypeError(
+                f"batch_transform must be a function of a batch, not {self.batch_transform!r}"
+            )
+
+    def _check_device(self) -> None:
+        if isinstance(self.device, str):
+            try:
+                torch.device(self.device)  # `iter()` checks that it exists
+            except RuntimeError as error:
+                raise ValueError(f"device={self.device!r}: {error}") from None
+        if not self.static_buffers:
+            return
+        if self.device is None or torch.device(self.device).type == "cpu":
+            raise ValueError(
+                "static_buffers=True is for batches that are copied to a device: give device= as "
+                "well"
+            )
+        if self.on_error == "skip":
+            raise ValueError(
+                "on_error='skip' makes batches smaller, which static_buffers=True does not allow: "
+                "the addresses that a CUDA graph reads would hold samples of an earlier batch"
+            )
+
+    def _check_counts(self) -> None:
+        """Raises for numbers that torch refuses only at `iter()`, with a less clear message."""
+        if isinstance(self.num_workers, float) and self.num_workers > 0:
+            raise TypeError(f"num_workers must be an integer, not {self.num_workers!r}")
+        if isinstance(self.timeout, float) and math.isnan(self.timeout):
+            raise ValueError("timeout must be 0 or a positive number of seconds, not nan")
+
+    def _undo_attributes(self) -> None:
+        """Removes what DataLoader adds to its arguments in its attributes.
+
+        A loader has both a sampler and a batch sampler, of which DataLoader accepts one; tools that
+        rebuild a loader pass both.
+        """
+        sampler, batch_sampler = self.sampler, self.batch_sampler
+        if sampler is None:
+            return
+        if getattr(sampler, _SHUFFLED, False):
+            self.shuffle = None
+        if isinstance(self.dataset, IterableDataset):
+            if type(sampler).__name__ == "_InfiniteConstantSampler":  # made by DataLoader
+                self.sampler = self.batch_sampler = None
+            return
+        if type(batch_sampler) is BatchSampler and batch_sampler.sampler is sampler:
+            same = (batch_sampler.batch_size, batch_sampler.drop_last)
+            if same == (self.batch_size, self.drop_last):
+                self.batch_sampler = None
+                return
+        # DataLoader has such a sampler as its attribute if it was given a batch sampler.
+        dummy = type(sampler) is SequentialSampler and sampler.data_source is self.dataset
+        if batch_sampler is not None and self.batch_size is None and dummy:
+            self.batch_size, self.sampler = 1, None
+
+    def _check_not_empty(self) -> None:
+        """Raises, as torch does, or warns if a dataset of tokens has no window to load."""
+        shortage = self.dataset.shortage if isinstance(self.dataset, TokenDataset) else None
+        if shortage and self.shuffle:
+            raise ValueError(
+                f"num_samples should be a positive integer value, but got num_samples=0: {shortage}"
+            )
+        if shortage:
+            warn(f"there are no batches: {shortage}")
+
+    def _make_seeded_sampler(self, extents: Extents | None) -> None:
+        """Makes the KeyedSampler of a seeded order, or adapts a given one to the batch size.
+
+        Args:
+            extents: Location of the samples; None if only Python can load them.
+        """
+        # DataLoader refuses other values of batch_size later, with its own message.
+        size = self.batch_size if type(self.batch_size) is int and self.batch_size > 0 else 1
+        sampler, is_stream = self.sampler, isinstance(self.dataset, IterableDataset)
+        if self.tail == "drop" and self.batch_sampler is None:
+            self.drop_last = True
+        if isinstance(sampler, WeightedSampler) and not is_stream:
+            sampler.check_rows(len(self.dataset))
+        if is_own(sampler):
+            self.sampler = sampler.rebatched(size, bool(self.drop_last), self.tail)
+            return
+        if self.seed is None or is_stream or not (sampler is None and self.batch_sampler is None):
+            return
+        if self.shuffle and len(self.dataset) == 0:
+            return  # DataLoader refuses it, after its other checks
+        self.sampler = KeyedSampler(
+            self.dataset,
+            batch_size=size,
+            shuffle=bool(self.shuffle),
+            seed=self.seed,
+            drop_last=bool(self.drop_last),
+            shard=self.shard,
+            order=self.order,
+            block_rows=block_rows(None if extents is None else sample_bytes(extents)),
+            tail=self.tail,
         )
-    if static_buffers and on_error == "skip":
-        raise ValueError(
-            "on_error='skip' makes batches smaller, which static_buffers=True does not allow: the "
-            "addresses that a CUDA graph reads would hold samples of an earlier batch"
-        )
-    if batch_transform is not None and not callable(batch_transform):
-        raise TypeError(f"batch_transform must be a function of a batch, not {batch_transform!r}")
+        self.shuffle = None
 
 
-def check_counts(num_workers: Any, timeout: Any) -> None:
-    """Raises for numbers that torch refuses at `iter()`, with less to go by.
-
-    Raises:
-        TypeError: `num_workers` is no integer.
-        ValueError: `timeout` is not a number.
-    """
-    if isinstance(num_workers, float) and num_workers > 0:
-        raise TypeError(f"num_workers must be an integer, not {num_workers!r}")
-    if isinstance(timeout, float) and math.isnan(timeout):
-        raise ValueError("timeout must be 0 or a positive number of seconds, not nan")
+def mark_shuffled(loader: Any) -> None:
+    """Marks a sampler that was made of `shuffle=True`: a loader may be rebuilt with both."""
+    if loader.shuffle and type(loader.sampler) in (RandomSampler, KeyedSampler):
+        setattr(loader.sampler, _SHUFFLED, True)
 
 
 def check_prefetch(prefetch_factor: Any) -> None:
@@ -111,176 +285,6 @@ def check_prefetch(prefetch_factor: Any) -> None:
         raise TypeError(f"prefetch_factor must be an integer, not {prefetch_factor!r}")
     if prefetch_factor < 1:
         raise ValueError(f"prefetch_factor must be at least 1, not {prefetch_factor}")
-
-
-def check_reading(
-    verify: str | None,
-    on_error: str,
-    dataset: Any,
-    extents: Extents | None,
-    transforms: Transforms | None,
-) -> Extents | None:
-    """The extents with the blocks that are to be checked.
-
-    Args:
-        verify: As given.
-        on_error: As given.
-        dataset: The dataset.
-        extents: Where its samples lie; None if torch loads or collates it.
-        transforms: Of its fields.
-
-    Raises:
-        ValueError: for what cannot be done with such data.
-    """
-    if on_error not in ("raise", "skip"):
-        raise ValueError(f"on_error must be 'raise' or 'skip', not {on_error!r}")
-    if extents is None:
-        if on_error == "skip" or (verify is not None and getattr(dataset, "verify", 0) != verify):
-            raise ValueError(
-                "verify= and on_error= are for native data in batches, without a collate_fn: see "
-                "fastload.open; a dataset that was opened with verify= checks itself"
-            )
-        return None
-    extents = checks.lazily(extents) if verify == "lazy" else extents
-    if on_error == "skip" and not checks.has_checksums(extents, lazy=True):
-        ragged = choices(transforms, extents.fields).ragged
-        if not any(isinstance(transform, DecodeImage) for transform in ragged.values()):
-            raise ValueError(
-                "on_error='skip' leaves out samples that do not fit their checksums, which needs "
-                "packed data and verify='lazy', and samples whose images cannot be decoded, which "
-                "needs DecodeImage in transforms="
-            )
-    if on_error == "skip":
-        with_added(extents.structure, MISSING, 0)
-    return extents
-
-
-def check_not_empty(dataset: Any, shuffle: bool | None) -> None:
-    """Raises ValueError, as torch does, where no window of tokens can be shuffled, or warns."""
-    shortage = dataset.shortage if isinstance(dataset, TokenDataset) else None
-    if shortage and shuffle:
-        raise ValueError(
-            f"num_samples should be a positive integer value, but got num_samples=0: {shortage}"
-        )
-    if shortage:
-        warn(f"there are no batches: {shortage}")
-
-
-def check_transforms(transforms: Any, extents: Extents | None) -> None:
-    """Raises ValueError for transforms that do not fit the data.
-
-    Args:
-        transforms: As given.
-        extents: Of the dataset; None if torch loads or collates it.
-    """
-    if transforms is None:
-        return
-    if extents is None:
-        raise ValueError(
-            "transforms= are for native data in batches, without a collate_fn: see fastload.open; "
-            "torch's own iterators hand the samples to the collate_fn as they are"
-        )
-    batch_maker(extents, transforms)
-
-
-def as_first_given(dataset: Any, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Arguments read from a loader's attributes, as they were when that loader was made.
-
-    A loader's `vars()` hold both sampler and batch sampler, of which DataLoader takes one; tools
-    that rebuild a loader pass them on.
-    """
-    sampler, batch_sampler = arguments["sampler"], arguments["batch_sampler"]
-    if sampler is None:
-        return arguments
-    if getattr(sampler, _SHUFFLED, False):
-        arguments = arguments | {"shuffle": None}
-    if isinstance(dataset, IterableDataset):
-        made_by_torch = type(sampler).__name__ == "_InfiniteConstantSampler"
-        return arguments | ({"sampler": None, "batch_sampler": None} if made_by_torch else {})
-    if type(batch_sampler) is BatchSampler and batch_sampler.sampler is sampler:
-        same = (batch_sampler.batch_size, batch_sampler.drop_last)
-        if same == (arguments["batch_size"], arguments["drop_last"]):
-            return arguments | {"batch_sampler": None}
-    # What DataLoader shows as the sampler beside a batch sampler.
-    dummy = type(sampler) is SequentialSampler and sampler.data_source is dataset
-    if batch_sampler is not None and arguments["batch_size"] is None and dummy:
-        return arguments | {"batch_size": 1, "sampler": None}
-    return arguments
-
-
-def mark_shuffled(loader: Any) -> None:
-    """Marks a sampler that was made of `shuffle=True`: a loader may be rebuilt with both."""
-    if loader.shuffle and type(loader.sampler) in (RandomSampler, KeyedSampler):
-        setattr(loader.sampler, _SHUFFLED, True)
-
-
-def with_keyed_sampler(
-    dataset: Any,
-    arguments: dict[str, Any],
-    native: Extents | None,
-    *,
-    seed: int | None,
-    shard: Any,
-    order: str,
-    tail: str | None,
-) -> dict[str, Any]:
-    """The arguments with a KeyedSampler as the sampler, where the order is keyed."""
-    batch_size, drop_last = arguments["batch_size"], bool(arguments["drop_last"])
-    # Sizes that are none are refused later, in torch's words.
-    size = batch_size if type(batch_size) is int and batch_size > 0 else 1
-    sampler, batch_sampler = arguments["sampler"], arguments["batch_sampler"]
-    if tail == "drop" and batch_sampler is None:
-        drop_last = arguments["drop_last"] = True
-    if isinstance(sampler, WeightedSampler) and not isinstance(dataset, IterableDataset):
-        sampler.check_rows(len(dataset))
-    if is_own(sampler):
-        return arguments | {"sampler": sampler.rebatched(size, drop_last, tail)}
-    explicit = sampler is not None or batch_sampler is not None
-    if seed is None or explicit or isinstance(dataset, IterableDataset):
-        return arguments
-    shuffle = bool(arguments["shuffle"])
-    if shuffle and len(dataset) == 0:
-        return arguments  # torch refuses it, after all that it refuses before
-    row_bytes = None if native is None else sample_bytes(native)
-    sampler = KeyedSampler(
-        dataset,
-        batch_size=size,
-        shuffle=shuffle,
-        seed=seed,
-        drop_last=drop_last,
-        shard=shard,
-        order=order,
-        block_rows=block_rows(row_bytes),
-        tail=tail,
-    )
-    return arguments | {"sampler": sampler, "shuffle": None}
-
-
-def check_masked(loader: Any, extents: Extents | None) -> None:
-    """Raises ValueError where batches cannot say which of their samples are real, but should.
-
-    Args:
-        loader: With its samplers.
-        extents: Of its dataset; None if torch loads or collates it.
-    """
-    if not is_masked(loader):
-        return
-    if not loader._auto_collation:
-        raise ValueError("tail='mask' needs batch_size: it adds a member to each batch")
-    sampler = bottom(loader._index_sampler)
-    if isinstance(sampler, DistributedSampler) and not is_own(sampler):
-        kind = type(sampler).__name__
-        raise ValueError(f"tail='mask': {kind} does not say which of its samples are real")
-    if extents is not None:
-        with_added(extents.structure, REAL, 0)
-
-
-def collates_as_shipped() -> bool:
-    """Whether nobody has told `default_collate` to treat some type in another way."""
-    functions = collate.default_collate_fn_map
-    return functions == _COLLATE_MAP and all(
-        function.__module__ == collate.__name__ for function in functions.values()
-    )
 
 
 def pins(device_name: str, *, may_warn: bool) -> bool:

@@ -16,11 +16,12 @@ from typing import Any
 import numpy as np
 import torch
 from torch.utils.data import default_collate, get_worker_info
+from torch.utils.data._utils import collate
 
-from fastload.batch.collate import Maker, batch_maker
 from fastload.batch.parts import moved, take_apart
+from fastload.batch.plan import BatchPlan
 from fastload.batch.sample_arrays import BatchSamples, Layout, sample_arrays
-from fastload.batch.transforms import Choices, Transforms, choices
+from fastload.batch.transforms import Transforms
 from fastload.datasets.file_datasets import Dataset
 from fastload.datasets.mixture import Mixture
 from fastload.datasets.native import native_extents
@@ -29,7 +30,6 @@ from fastload.errors import FormatError, add_note
 from fastload.formats import checks
 from fastload.formats.extents import Extents
 from fastload.formats.structure import REAL, with_added
-from fastload.loader.arguments import collates_as_shipped
 from fastload.order.masks import Mask
 from fastload.order.samplers import bottom, is_masked, is_own
 
@@ -37,6 +37,11 @@ _HELPERS = (
     "iterate the FastLoader itself; with Accelerate and transformers use prepare and "
     "skip_first_batches of fastload.integrations.accelerate"
 )
+
+
+# As shipped with torch, unless the map was changed before this import: then the modules of its
+# functions differ.
+_COLLATE_MAP = dict(collate.default_collate_fn_map)
 
 
 @dataclass(frozen=True)
@@ -140,13 +145,13 @@ class BatchCollate:
         if self.layout is None or not (self.steps.transforms or collates_as_shipped()):
             return self.inner(samples)
         ids = self._ids(samples)
-        if ids.keyed is None and self._choices.is_random and len(samples):
+        if ids.keyed is None and self._plan.is_random and len(samples):
             raise RuntimeError(
                 "random transforms depend on the seed, the epoch and the index of each sample, "
                 f"which this loader does not pass on{_missing(ids)}: {_HELPERS}"
             )
         try:
-            return self._make(sample_arrays(samples, self.layout, self._choices, ids), ids)
+            return self._plan.collate()(sample_arrays(samples, self._plan, ids), ids)
         except (FormatError, RuntimeError) as error:
             if not ids.has_indices:
                 add_note(error, "samples are counted within the batch: it came without indices")
@@ -159,14 +164,9 @@ class BatchCollate:
         return replace(self, steps=replace(self.steps, device=None))
 
     @cached_property
-    def _choices(self) -> Choices:
+    def _plan(self) -> BatchPlan:
         assert self.layout is not None
-        return choices(self.steps.transforms, self.layout.fields)
-
-    @cached_property
-    def _make(self) -> Maker:
-        assert self.layout is not None
-        return batch_maker(self.layout, self.steps.transforms)
+        return BatchPlan.compile(self.layout, self.steps.transforms)
 
     def _mask(self, samples: Sequence[Any]) -> Mask:
         if self.real == "all":
@@ -191,6 +191,14 @@ class BatchCollate:
             "FastLoader num_workers=0, which loaders made from its attributes take over, or leave "
             "out device= where the trainer copies the batches"
         )
+
+
+def collates_as_shipped() -> bool:
+    """Returns whether `default_collate` treats each type as torch ships it."""
+    functions = collate.default_collate_fn_map
+    return functions == _COLLATE_MAP and all(
+        function.__module__ == collate.__name__ for function in functions.values()
+    )
 
 
 def inner_of(collate_fn: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What a native iterator is given, made of a loader's attributes whenever one begins."""
+"""Snapshot of a loader's settings, from which a native iterator starts an epoch."""
 
 from __future__ import annotations
 
@@ -12,171 +12,221 @@ from torch.utils.data import default_collate
 
 from fastload import _core
 from fastload.batch.collate import pinner
-from fastload.batch.device_fields import RawFields
-from fastload.batch.sizes import delivered_bytes
-from fastload.batch.transforms import Transforms, choices
+from fastload.batch.device_fields import DeviceFields
+from fastload.batch.plan import BatchPlan
 from fastload.datasets.native import native_extents
 from fastload.device.prefetcher import Target
-from fastload.formats.extents import Extents
-from fastload.formats.structure import MISSING, REAL, map_leaves
-from fastload.loader.arguments import check_prefetch, check_reading, check_transforms, pins
+from fastload.formats.structure import map_leaves
+from fastload.loader.arguments import check_prefetch, pins
 from fastload.loader.collate_fn import BatchCollate
 from fastload.loader.explain import why_not_collated
 from fastload.loader.handover import BatchTransform
-from fastload.loader.resources import Chosen, Kept
+from fastload.loader.plan_settings import PlanSettings
+from fastload.loader.resources import AutoDefaults, LoaderResources
 from fastload.order.position import Bookmark
-from fastload.order.samplers import bottom, is_keyed, is_masked
+from fastload.order.samplers import bottom, is_keyed
 
 _DEPTH_BYTES = 64 << 20
 _MAX_DEPTH = 64
 
 
 @dataclass(frozen=True)
-class Run:
-    """What an iterator needs of its loader.
+class FeedSettings:
+    """Settings of the index feed, and of the random numbers that depend on it.
 
     Attributes:
-        extents: Where the samples lie.
-        transforms: Of its fields.
-        table: The same for the core.
-        io: How its files are read.
-        pool: Memory that outlives the iterator.
-        stats: Counts what is loaded.
-        index_sampler: Gives batches of indices.
-        mark: Is told when the epoch begins.
-        generator: For torch's base seed.
-        draws_base_seed: Whether that is drawn at all.
-        seed: Of what is drawn for each sample; None: torch's base seed.
-        worker_rules: torch's number of workers, which says when indices are drawn.
-        pulls_ahead: Batches of indices that torch draws before the first batch is asked for.
-        threads: The engine's.
-        depth: Batches that the engine keeps ready.
-        timeout: Seconds to wait for a batch; 0 for ever.
-        fetch: Loads a batch of indices that only the dataset understands, as torch does.
-        pin: Copy batches to pinned memory.
-        target: Where batches are brought; None: they stay.
-        raw: The fields that are gathered as they are stored.
-        batch_transform: Applied to each batch that is handed out.
-        on_error: "skip" leaves out damaged samples, "raise" raises.
-        added: What batches hold beside their fields.
-        said: Warnings that were given; grows.
+        sampler: Yields the batches of indices.
+        position: Position of the loader; updated when the epoch starts.
+        generator: Generator of torch's base seed.
+        draws_base_seed: True if a new iterator draws that seed, as DataLoader does.
+        seed: Seed of random transforms; None: torch's base seed.
+        torch_workers: Number of workers of the DataLoader whose times of drawing indices the feed
+            reproduces; 0: each batch is drawn in `next()`.
+        batches_ahead: Batches of indices that such a DataLoader draws before the first `next()`.
     """
 
-    extents: Extents
-    transforms: Transforms
+    sampler: Any
+    position: Bookmark
+    generator: torch.Generator | None
+    draws_base_seed: bool
+    seed: int | None
+    torch_workers: int
+    batches_ahead: int
+
+
+@dataclass(frozen=True)
+class EngineResources:
+    """Memory, threads and counters of the engine.
+
+    Attributes:
+        table: The core's view of the dataset.
+        io: How files are read.
+        pool: Memory of batches; outlives the iterator.
+        stats: Counters; outlive the iterator.
+        threads: Number of worker threads.
+        depth: Number of batches that the engine keeps ready.
+        warned: Warnings that were issued; grows.
+    """
+
     table: _core.Table
     io: str
     pool: _core.SlotPool
     stats: _core.LoadStats
-    index_sampler: Any
-    mark: Bookmark
-    generator: torch.Generator | None
-    draws_base_seed: bool
-    seed: int | None
-    worker_rules: int
-    pulls_ahead: int
     threads: int
     depth: int
-    timeout: float
-    fetch: Callable[[list[Any]], Any]
-    pin: bool
-    target: Target | None
-    raw: RawFields
-    batch_transform: BatchTransform | None
-    on_error: str
-    added: tuple[str, ...]
-    said: set[str]
+    warned: set[str]
 
 
-def collated_extents(loader: Any) -> Extents | None:
-    """Where the samples of a loader lie, if the core can load and collate them."""
-    return native_extents(loader.dataset) if why_not_collated(loader) is None else None
+@dataclass(frozen=True)
+class DeviceSettings:
+    """Where batches are copied.
 
-
-def checked_extents(loader: Any) -> Extents | None:
-    """The same, with the blocks that are to be checked.
-
-    Raises:
-        ValueError: the loader's arguments do not fit its data.
+    Attributes:
+        target: The device; None: batches stay on the host.
+        fields: Fields that the device converts.
     """
-    extents = collated_extents(loader)
-    check_transforms(loader.transforms, extents)
-    how = loader.verify, loader.on_error, loader.dataset
-    return check_reading(*how, extents, loader.transforms)
+
+    target: Target | None
+    fields: DeviceFields
 
 
-def make_run(
-    loader: Any, extents: Extents, kept: Kept, chosen: Chosen, mark: Bookmark, *, is_new: bool
-) -> Run:
-    """What the next iterator of a loader over these extents needs.
+@dataclass(frozen=True)
+class Delivery:
+    """How batches reach the consumer.
+
+    Attributes:
+        timeout_s: Seconds to wait for a batch; 0: no limit.
+        pin: Copy batches to pinned memory.
+        on_error: "skip" leaves out damaged samples, "raise" raises.
+        fetch: Loads a batch of non-integer indices from the dataset, as DataLoader does.
+        batch_transform: Applied to each batch before it is delivered.
+    """
+
+    timeout_s: float
+    pin: bool
+    on_error: str
+    fetch: Callable[[list[Any]], Any]
+    batch_transform: BatchTransform | None
+
+
+@dataclass(frozen=True)
+class EpochSetup:
+    """Snapshot of a loader's settings for one epoch of a native iterator.
+
+    Attributes:
+        plan: What the engine gathers and how it is collated.
+        feed: Which indices are loaded, and when they are drawn.
+        resources: Memory, threads and counters of the engine.
+        device: Where batches are copied.
+        delivery: How batches reach the consumer.
+    """
+
+    plan: BatchPlan
+    feed: FeedSettings
+    resources: EngineResources
+    device: DeviceSettings
+    delivery: Delivery
+
+
+def current_plan(loader: Any, resources: LoaderResources) -> BatchPlan | None:
+    """Returns the plan of a loader's dataset as it is now; None if torch loads or collates it.
 
     Args:
-        loader: Whose public attributes say what is wanted.
-        extents: See `checked_extents`.
-        kept: Of the loader.
-        chosen: Of the loader.
-        mark: Of the loader.
-        is_new: Whether an iterator is made; else one begins again.
+        loader: The loader.
+        resources: Its resources.
+
+    Raises:
+        ValueError: an argument of the loader does not fit its data.
+    """
+    settings = PlanSettings.of(loader)
+    extents = native_extents(loader.dataset) if why_not_collated(loader) is None else None
+    if extents is None:
+        settings.check_unplanned(loader.dataset)
+        return None
+    return resources.dataset.plan(extents, settings)
+
+
+def make_setup(
+    loader: Any,
+    plan: BatchPlan,
+    resources: LoaderResources,
+    defaults: AutoDefaults,
+    position: Bookmark,
+    *,
+    is_new: bool,
+) -> EpochSetup:
+    """Returns the setup of the next epoch of a loader.
+
+    Args:
+        loader: Its public attributes are the settings.
+        plan: See `current_plan`.
+        resources: The resources of the loader.
+        defaults: The values that the loader chose itself.
+        position: The position of the loader.
+        is_new: True for a new iterator, False for a persistent one that restarts.
+
+    Raises:
+        RuntimeError: torch cannot use the loader's device.
     """
     sampler, workers = loader._index_sampler, loader.num_workers
-    is_auto = workers == chosen.workers
-    transforms = loader.transforms or {}
-    size = getattr(sampler, "batch_size", None)
-    target = kept.target(loader.device, static=loader.static_buffers)
-    raw = raw_fields(target, extents, transforms)
-    sample_bytes = delivered_bytes(extents, transforms) - raw.spared_bytes
-    batch_bytes = sample_bytes * (size if isinstance(size, int) else 1)
     prefetch = 2 if loader.prefetch_factor is None else loader.prefetch_factor
-    depth = default_depth(batch_bytes, workers)
-    if loader.prefetch_factor != chosen.prefetch:
-        if is_auto:
-            check_prefetch(prefetch)
-        depth = max(1, prefetch * workers)
+    is_auto = workers == defaults.workers
+    has_prefetch = loader.prefetch_factor != defaults.prefetch
+    if has_prefetch and is_auto:
+        check_prefetch(prefetch)
+    target = resources.target(loader.device, static=loader.static_buffers)
+    device_fields = _device_fields(plan, target)
+    size = getattr(sampler, "batch_size", None)
+    batch_bytes = plan.delivered_bytes - device_fields.spared_bytes
+    batch_bytes *= size if isinstance(size, int) else 1
+    depth = max(1, prefetch * workers) if has_prefetch else default_depth(batch_bytes, workers)
     pin = loader.pin_memory and pins(loader.pin_memory_device, may_warn=is_new)
     if target is not None and target.pool is not None:
-        pin = False  # it is pinned, for us alone
+        pin = False  # the pool is pinned memory, which only this loader uses
         target.reserve(batch_bytes, depth)
-    return Run(
-        extents=extents,
-        transforms=transforms,
-        table=kept.tables.get(loader.dataset, extents, loader.io),
-        io=loader.io or getattr(loader.dataset, "io", "auto"),
-        pool=(target and target.pool) or kept.pool,
-        stats=kept.stats,
-        index_sampler=sampler,
-        mark=mark,
-        generator=loader.generator,
-        draws_base_seed=not is_keyed(sampler) and not mark.has_base_seed,
-        seed=bottom(sampler).seed if is_keyed(sampler) else loader.seed,
-        worker_rules=0 if is_auto else workers,
-        pulls_ahead=0 if is_auto else workers * prefetch,
-        threads=workers,
-        depth=depth,
-        timeout=loader.timeout,
-        fetch=partial(fetch_by_python, loader.dataset, loader.collate_fn, pin=pin),
-        pin=pin,
-        target=target,
-        raw=raw,
-        batch_transform=loader.batch_transform,
-        on_error=loader.on_error,
-        added=(MISSING,) * (loader.on_error == "skip") + (REAL,) * is_masked(loader),
-        said=kept.said,
+    return EpochSetup(
+        plan=plan,
+        feed=FeedSettings(
+            sampler=sampler,
+            position=position,
+            generator=loader.generator,
+            draws_base_seed=not is_keyed(sampler) and not position.has_base_seed,
+            seed=bottom(sampler).seed if is_keyed(sampler) else loader.seed,
+            torch_workers=0 if is_auto else workers,
+            batches_ahead=0 if is_auto else workers * prefetch,
+        ),
+        resources=EngineResources(
+            table=resources.dataset.table(loader.dataset, plan, loader.io),
+            io=loader.io or getattr(loader.dataset, "io", "auto"),
+            pool=(target and target.pool) or resources.pool,
+            stats=resources.stats,
+            threads=workers,
+            depth=depth,
+            warned=resources.warned,
+        ),
+        device=DeviceSettings(target, device_fields),
+        delivery=Delivery(
+            timeout_s=loader.timeout,
+            pin=pin,
+            on_error=loader.on_error,
+            fetch=partial(fetch_by_python, loader.dataset, loader.collate_fn, pin=pin),
+            batch_transform=loader.batch_transform,
+        ),
     )
 
 
-def raw_fields(target: Target | None, extents: Extents, transforms: Transforms) -> RawFields:
-    """The fields that a device delivers, of what is stored."""
+def _device_fields(plan: BatchPlan, target: Target | None) -> DeviceFields:
     if target is None:
-        return RawFields()
-    return RawFields(extents.fields, choices(transforms, extents.fields).pixels, target.runs)
+        return DeviceFields()
+    return DeviceFields(plan.fields, plan.choices.pixels, target.runs)
 
 
 def fetch_by_python(dataset: Any, collate_fn: Any, indices: list[Any], *, pin: bool) -> Any:
-    """The batch that torch's iterators would load and collate, with the transforms of its fields.
+    """Loads and collates a batch as torch's iterators do, and applies the fields' transforms.
 
     Raises:
         RuntimeError: the dataset raised StopIteration, which would end the epoch.
-        Exception: what the dataset raised.
+        Exception: any other error of the dataset.
     """
     has_transforms = isinstance(collate_fn, BatchCollate) and collate_fn.steps.transforms
     collate = collate_fn.collate if has_transforms else default_collate
@@ -192,5 +242,8 @@ def fetch_by_python(dataset: Any, collate_fn: Any, indices: list[Any], *, pin: b
 
 
 def default_depth(batch_bytes: int, threads: int) -> int:
-    """Batches to keep ready: 64 MiB of them, but enough for every thread, and at most 64."""
+    """Returns the number of batches to keep ready.
+
+    They fill 64 MiB; there are at least 2 and one per thread and the consumer, at most 64.
+    """
     return max(2, threads + 1, min(_MAX_DEPTH, _DEPTH_BYTES // max(1, batch_bytes)))

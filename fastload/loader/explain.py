@@ -13,8 +13,7 @@ from fastload.datasets.native import holds_native_kinds, why_only_python
 from fastload.errors import warn
 from fastload.formats.columns import Column
 from fastload.formats.extents import Extents
-from fastload.loader.arguments import collates_as_shipped
-from fastload.loader.collate_fn import inner_of, is_default
+from fastload.loader.collate_fn import collates_as_shipped, inner_of, is_default
 from fastload.order.keyed_sampler import KeyedSampler
 
 _MB = 1e6

@@ -2,38 +2,27 @@
 
 from __future__ import annotations
 
-import inspect
-import os
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import torch
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sampler, default_collate
+from torch.utils.data import BatchSampler, IterableDataset, Sampler
 
 from fastload.batch.transforms import Transforms, is_random
-from fastload.datasets import file_datasets as datasets
-from fastload.datasets.native import native_extents
 from fastload.formats import checks
 from fastload.loader.arguments import (
-    as_first_given,
-    check_counts,
-    check_masked,
-    check_not_empty,
-    check_own,
-    check_reading,
-    check_transforms,
+    LoaderArguments,
     mark_shuffled,
     warn_of_threads,
     warn_of_unused,
-    with_keyed_sampler,
 )
-from fastload.loader.collate_fn import Steps, inner_of, public_collate_fn, split_collate_fn
-from fastload.loader.epoch_setup import Run, checked_extents, make_run
+from fastload.loader.collate_fn import inner_of, public_collate_fn
+from fastload.loader.epoch_setup import EpochSetup, current_plan, make_setup
 from fastload.loader.explain import describe, warn_of_slow_data, why_not_native
 from fastload.loader.groups import Groups
 from fastload.loader.handover import BatchTransform, Handover
 from fastload.loader.native_iterator import _NativeIterator
-from fastload.loader.resources import Chosen, Kept
+from fastload.loader.resources import AutoDefaults, LoaderResources
 from fastload.loader.stateful import StatefulLoader
 from fastload.loader.torch_iterator import TrackedSampler, torch_iterator
 from fastload.loader.trainer_warnings import warn_of_replacement
@@ -43,8 +32,6 @@ from fastload.order.state_dict import prepare_sampler
 
 T_co = TypeVar("T_co", covariant=True)
 
-# Older torch lacks some arguments: they are taken and not passed on.
-_TORCH_ARGUMENTS = frozenset(inspect.signature(DataLoader.__init__).parameters)
 _FIXED = frozenset({"seed", "shard", "order", "tail", "io", "transforms", "verify", "on_error"})
 
 
@@ -131,6 +118,16 @@ class FastLoader(StatefulLoader[T_co]):
     """
 
     __module__ = "fastload"
+    shard: Any
+    order: str
+    tail: str | None
+    device: torch.device | str | int | None
+    io: str | None
+    verify: str | None
+    on_error: str
+    batch_transform: BatchTransform | None
+    static_buffers: bool
+    _tracked: TrackedSampler | None
 
     def __init__(
         self,
@@ -164,91 +161,45 @@ class FastLoader(StatefulLoader[T_co]):
         batch_transform: BatchTransform | None = None,
         static_buffers: bool = False,
     ) -> None:
-        steps = Steps(transforms, device, batch_transform, on_error, verify)
-        given_collate = collate_fn
-        collate_fn, steps = split_collate_fn(collate_fn, steps)
-        transforms, device, batch_transform = steps.transforms, steps.device, steps.batch_transform
-        on_error, verify = steps.on_error, steps.verify
-        own = seed, shard, order, tail, sampler, io, device, batch_transform, static_buffers
-        check_own(*own, on_error)
-        if isinstance(dataset, (str, bytes, os.PathLike)):
-            dataset = datasets.open(dataset, io=io or "auto", verify=verify)
-        arguments: dict[str, Any] = {
-            "batch_size": batch_size,
-            "shuffle": shuffle,
-            "sampler": sampler,
-            "batch_sampler": batch_sampler,
-            "num_workers": num_workers or 0,
-            "collate_fn": collate_fn,
-            "pin_memory": pin_memory,
-            "drop_last": drop_last,
-            "timeout": timeout,
-            "worker_init_fn": worker_init_fn,
-            "multiprocessing_context": multiprocessing_context,
-            "generator": generator,
-            "prefetch_factor": prefetch_factor,
-            "persistent_workers": persistent_workers,
-            "pin_memory_device": pin_memory_device,
-            "in_order": in_order,
-        }
-        check_counts(num_workers, timeout)
-        arguments = as_first_given(dataset, arguments)
-        native = native_extents(dataset)
-        check_not_empty(dataset, shuffle)
-        arguments = with_keyed_sampler(
-            dataset, arguments, native, seed=seed, shard=shard, order=order, tail=tail
-        )
-        batched = arguments["batch_size"] is not None or arguments["batch_sampler"] is not None
-        collates = collate_fn is None or collate_fn is default_collate
-        check_transforms(transforms, native if batched and collates else None)
-        readable = native if batched and collates else None
-        check_reading(verify, on_error, dataset, readable, transforms)
-        if native is not None and getattr(dataset, "verify", None) != verify:
-            checks.checked(native, verify)
-        is_auto = num_workers is None and native is not None and batched and collates
-        if is_auto:
-            arguments |= {"prefetch_factor": None, "persistent_workers": False}
-        self._shuffle, self._has_threads = shuffle, native is not None and batched and collates
-        known = {name: value for name, value in arguments.items() if name in _TORCH_ARGUMENTS}
-        super().__init__(dataset, **known)
-        if seed is not None and isinstance(dataset, IterableDataset):
+        given = LoaderArguments.named(locals())
+        arguments = given.resolved()
+        # DataLoader's constructor reads both.
+        self._shuffle, self._has_threads = given.shuffle, arguments.has_threads
+        super().__init__(arguments.dataset, **arguments.for_torch())
+        if seed is not None and self._is_iterable:
             raise ValueError("seed= needs a map-style dataset: an IterableDataset has no order")
-        self.in_order = in_order
-        self.seed = seed
-        self.shard = shard
-        self.order = order
-        self.tail = tail
-        self.device = device
-        self.io = io
-        self.transforms = transforms
-        self.verify = verify
-        self.on_error = on_error
-        self.batch_transform = batch_transform
-        self.static_buffers = static_buffers
-        self._chosen = Chosen()
-        if is_auto:
-            self._chosen.choose_workers(self, prefetch_factor, persistent_workers)
-        if prefetch_factor is None:
-            self._chosen.prefetch = self.prefetch_factor
-        self._mark = Bookmark()
-        self._tracked: TrackedSampler | None = None
-        self._kept = Kept()
+        self.__dict__.update(arguments.own())
+        self._start_up(given, arguments)
+
+    def _start_up(self, given: LoaderArguments, arguments: LoaderArguments) -> None:
+        """Checks the arguments against the data, and prepares the first iterator.
+
+        Args:
+            given: The arguments of the constructor.
+            arguments: The same, resolved.
+        """
+        self._defaults, self._mark = AutoDefaults(), Bookmark()
+        self._resources, self._tracked = LoaderResources(), None
+        if arguments.has_auto_workers:
+            self._defaults.choose_workers(self, given.prefetch_factor, given.persistent_workers)
+        if given.prefetch_factor is None:
+            self._defaults.prefetch = self.prefetch_factor
+        plan = current_plan(self, self._resources)
+        if plan is not None and getattr(self.dataset, "verify", None) != self.verify:
+            checks.checked(plan.extents, self.verify)
         if type(self.batch_sampler) is BatchSampler and hasattr(self.sampler, "set_epoch"):
             # Trainers look for it here.
             self.batch_sampler.set_epoch = self.sampler.set_epoch  # type: ignore[attr-defined]
         mark_shuffled(self)
-        self._sealed = True
-        if is_random(transforms) and is_own(self.sampler):
+        if is_random(self.transforms) and is_own(self.sampler):
             self.sampler.carry_keys()
-        check_masked(self, native if collates else None)
-        if given_collate is None:
-            given_collate = self.collate_fn
-        self.collate_fn = given_collate
-        if native is not None:
+        self._sealed = True
+        self.collate_fn = self.collate_fn if given.collate_fn is None else given.collate_fn
+        if arguments.is_readable:
             warn_of_replacement(self)
         if self._has_threads:
-            warn_of_threads(self.num_workers, self._kept.said)
-        warn_of_slow_data(self, native if batched and collates else None, self._kept.said)
+            warn_of_threads(self.num_workers, self._resources.warned)
+        warn_of_slow_data(self, None if plan is None else plan.extents, self._resources.warned)
 
     def __setattr__(self, attr: str, val: Any) -> None:
         if attr in _FIXED and self.__dict__.get("_sealed"):
@@ -291,10 +242,10 @@ class FastLoader(StatefulLoader[T_co]):
         iterator: Any = self._iterator
         if iterator is None or not (self.persistent_workers and self.num_workers > 0):
             return super().__iter__()
-        run = self._native_run(is_new=False)
-        if isinstance(iterator, _NativeIterator) and run is not None:
-            iterator.restart(run)
-        elif isinstance(iterator, _NativeIterator) or run is not None:
+        setup = self._native_setup(is_new=False)
+        if isinstance(iterator, _NativeIterator) and setup is not None:
+            iterator.restart(setup)
+        elif isinstance(iterator, _NativeIterator) or setup is not None:
             self._iterator = self._get_iterator()
         else:
             prepare_sampler(self._mark, super()._index_sampler)
@@ -304,15 +255,15 @@ class FastLoader(StatefulLoader[T_co]):
 
     def _get_iterator(self) -> Any:
         self._mark.waiting = True
-        run = self._native_run()
-        warn_of_slow_data(self, None if run is None else run.extents, self._kept.said)
-        self._kept.by_torch, self._has_threads = run is None, run is not None
-        if run is None:
-            self._chosen.take_back_workers(self)
-            return torch_iterator(self, self._mark, self._handover, self._kept.stats)
-        warn_of_unused(self, self._kept.said)
-        warn_of_threads(self.num_workers, self._kept.said)
-        return _NativeIterator(run)
+        setup, resources = self._native_setup(is_new=True), self._resources
+        warn_of_slow_data(self, None if setup is None else setup.plan.extents, resources.warned)
+        resources.uses_torch, self._has_threads = setup is None, setup is not None
+        if setup is None:
+            self._defaults.take_back_workers(self)
+            return torch_iterator(self, self._mark, self._handover, resources.stats)
+        warn_of_unused(self, resources.warned)
+        warn_of_threads(self.num_workers, resources.warned)
+        return _NativeIterator(setup)
 
     @property
     def _is_iterable(self) -> bool:
@@ -322,17 +273,18 @@ class FastLoader(StatefulLoader[T_co]):
     def _index_sampler(self) -> Any:
         return super()._index_sampler if self._tracked is None else self._tracked
 
-    def _native_run(self, is_new: bool = True) -> Run | None:
-        """What a native iterator needs; None if torch's has to do."""
-        extents = checked_extents(self)
-        if extents is None:
+    def _native_setup(self, *, is_new: bool) -> EpochSetup | None:
+        """Returns the setup of the next native iterator; None if it is one of torch's."""
+        resources = self._resources
+        plan = current_plan(self, resources)
+        if plan is None:
             return None
         prepare_sampler(self._mark, self._index_sampler)
-        return make_run(self, extents, self._kept, self._chosen, self._mark, is_new=is_new)
+        return make_setup(self, plan, resources, self._defaults, self._mark, is_new=is_new)
 
     def _handover(self) -> Handover:
         return Handover(
-            self._kept.target(self.device, static=self.static_buffers), self.batch_transform
+            self._resources.target(self.device, static=self.static_buffers), self.batch_transform
         )
 
     def groups(self, n: int, count: str | None = None) -> Groups[T_co]:
@@ -414,4 +366,4 @@ class FastLoader(StatefulLoader[T_co]):
             >>> stats["batches"], stats["samples"], stats["bytes"]
             (3, 8, 64)
         """
-        return self._kept.figures()
+        return self._resources.figures()

@@ -6,6 +6,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -13,20 +14,15 @@ import torch
 from torch._C._autograd import _profiler_enabled
 
 from fastload import _core
-from fastload.batch.collate import Arrays, Samples, batch_maker, decode_fault, parts_maker
-from fastload.batch.core_builder import core_builder
+from fastload.batch.collate import Arrays, Samples, decode_fault
 from fastload.batch.decode import DecodeStage, ImageField, Source
-from fastload.batch.device_fields import RawFields
 from fastload.batch.left_out import leave_out, undecodable
-from fastload.batch.pixels import Pixels
-from fastload.batch.transforms import Choices, DecodeImage, PadTo, choices, padding
 from fastload.errors import StoppedError, warn
 from fastload.formats.columns import Int64Array
-from fastload.formats.fields import Field
 from fastload.formats.image_sizes import size_extents
 from fastload.formats.places import described_place
 from fastload.formats.structure import MISSING, REAL, with_added
-from fastload.loader.epoch_setup import Run
+from fastload.loader.epoch_setup import EpochSetup
 from fastload.loader.handover import Handover
 from fastload.loader.stats import timed
 from fastload.order.index_feeds import Stream, make_stream
@@ -52,41 +48,43 @@ class _NativeIterator:
 
     _workers = ()  # processes of torch's iterators, for those who look
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, setup: EpochSetup) -> None:
         self._profile_name = f"enumerate(DataLoader)#{type(self).__name__}.__next__"
         self._source: Source | None = None
         self._finalizer: weakref.finalize[..., Any] | None = None
-        self._begin(run, is_new=True)
+        self._begin(setup, is_new=True)
 
-    def restart(self, run: Run) -> None:
-        """Begins again at the first batch of a new epoch, as torch's persistent workers do."""
+    def restart(self, setup: EpochSetup) -> None:
+        """Starts a new epoch, as torch's persistent workers do."""
         self._stop()
-        self._begin(run, is_new=False)
+        self._begin(setup, is_new=False)
 
-    def _begin(self, run: Run, is_new: bool) -> None:
-        self._run = run
+    def _begin(self, setup: EpochSetup, is_new: bool) -> None:
+        self._plan = setup.plan
+        self._feed, self._resources = feed, resources = setup.feed, setup.resources
+        self._device, self._delivery = device, delivery = setup.device, setup.delivery
         self._pid = os.getpid()
         self._pulling = threading.Lock()  # threads may share an iterator
-        self._choices = choices(run.transforms, run.extents.fields)
         self._stream: Stream = self._new_stream()
-        base_seed = draw_seed(run.generator) if is_new and run.draws_base_seed else None
-        if run.worker_rules == 0 and run.timeout and run.threads == 0:
+        base_seed = draw_seed(feed.generator) if is_new and feed.draws_base_seed else None
+        if feed.torch_workers == 0 and delivery.timeout_s and resources.threads == 0:
             raise AssertionError("_SingleProcessDataLoaderIter requires timeout == 0")
-        if run.worker_rules and run.pulls_ahead <= 0:
+        if feed.torch_workers and feed.batches_ahead <= 0:
             raise AssertionError(
                 "prefetch_factor must be greater than 0 for MultiProcessingDataLoaderIter"
             )
-        self._skips = MISSING in run.added
-        self._masks = REAL in run.added
-        if run.seed is None and self._choices.is_random:
-            self._base_seed = run.mark.base_seed_of(base_seed, run.generator)
-        arguments = run.extents, run.transforms, run.pin, run.added
+        self._skips = MISSING in self._plan.added
+        self._masks = REAL in self._plan.added
+        if feed.seed is None and self._plan.is_random:
+            self._base_seed = feed.position.base_seed_of(base_seed, feed.generator)
         self._make: Callable[[Arrays, Samples], Any] = (
-            batch_maker(*arguments) if run.target is None else parts_maker(*arguments, run.raw)
+            self._plan.collate(pin=delivery.pin)
+            if device.target is None
+            else self._plan.collate_parts(device.fields, pin=delivery.pin)
         )
-        handover = Handover(run.target, run.batch_transform)
+        handover = Handover(device.target, delivery.batch_transform)
         self._handover = None if handover.does_nothing else handover
-        self._timeout = float(run.timeout)
+        self._timeout = float(delivery.timeout_s)
         # Until the first pull; these six change together.
         self._take: Take | None = None
         self._takes_batches = False
@@ -94,21 +92,22 @@ class _NativeIterator:
         self._with_samples = False
         self._progress = self._stream.progress
         self._odd = self._stream.odd
-        if run.worker_rules and not self._stream.waits_for_next:
+        if feed.torch_workers and not self._stream.waits_for_next:
             if is_new:  # torch makes an iterator over its sampler twice
                 self._stream = self._new_stream()
             try:
-                self._start(run.pulls_ahead)
+                self._start(feed.batches_ahead)
             except StoppedError as stop:
                 _raise_stopped(stop)
 
     def _new_stream(self) -> Stream:
-        run = self._run
-        masked, drawn = REAL in run.added, self._choices.is_random
-        return make_stream(run.index_sampler, run.mark, run.extents.rows, masked, drawn)
+        feed, plan = self._feed, self._plan
+        masked = REAL in plan.added
+        return make_stream(feed.sampler, feed.position, plan.extents.rows, masked, plan.is_random)
 
     def _start(self, pulls: int) -> None:
-        stream, run = self._stream, self._run
+        stream, plan, device = self._stream, self._plan, self._device
+        resources, on_error = self._resources, self._delivery.on_error
         more = True
         for _ in range(pulls):
             more = more and stream.pull()
@@ -116,29 +115,29 @@ class _NativeIterator:
         self._pull = stream.pull if more else None
         self._warn_if_empty()
         seed, epoch = stream.random_key or (self._seed(), stream.progress.epoch)
-        run.raw.begin(seed, epoch)
-        images = self._images(run.extents.fields, seed, epoch)
-        self._with_samples = bool(images) or run.raw.are_random
+        device.fields.start(seed, epoch)
+        images = self._images(seed, epoch)
+        self._with_samples = bool(images) or device.fields.are_random
         builder = self._builder()
         engine = _core.Engine(
-            run.table,
-            run.pool,
-            [_as_gathered(field, self._choices, run.raw) for field in run.extents.fields],
+            resources.table,
+            resources.pool,
+            plan.engine_arguments(device.fields),
             stream.order,
-            run.threads,
-            run.depth,
-            run.on_error,
+            resources.threads,
+            resources.depth,
+            on_error,
             seed=seed,
             epoch=epoch,
             with_number=True,
             with_samples=self._with_samples,
-            stats=run.stats,
+            stats=resources.stats,
             counts_waits=not images,
             builder=builder,
         )
         self._source = engine
         if images:
-            stage = DecodeStage(engine, images, run.threads, run.depth)
+            stage = DecodeStage(engine, images, resources.threads, resources.depth)
             # Its threads hold the stage, but not this iterator.
             self._finalizer = weakref.finalize(self, stage.stop)
             self._source = stage
@@ -146,16 +145,15 @@ class _NativeIterator:
         if builder is not None:
             self._take = engine.next_batch
         else:
-            self._take = timed(self._source.next, run.stats) if images else self._source.next
+            self._take = timed(self._source.next, resources.stats) if images else self._source.next
 
     def _builder(self) -> _core.BatchBuilder | None:
-        """Makes whole batches in the core; None if Python takes part in making them."""
-        run = self._run
-        if run.target is not None or run.pin or run.added:
+        """Returns the core's builder of whole batches; None if Python collates them."""
+        if self._device.target is not None or self._delivery.pin:
             return None
         if isinstance(self._stream.order, _core.PushedOrder):
             return None  # the dataset loads those of its batches that are not integers
-        return core_builder(run.extents, run.transforms)
+        return self._plan.core_builder
 
     def _pull_one(self) -> None:
         """Asks for one more batch of indices; at the first call, begins."""
@@ -163,43 +161,38 @@ class _NativeIterator:
             raise StoppedError("the iterator belongs to the parent process; make a new one here")
         with self._pulling:
             if self._take is None:
-                self._start(self._run.pulls_ahead or 1)
+                self._start(self._feed.batches_ahead or 1)
             elif self._pull is not None and not self._pull():
                 self._pull = None
 
     def _seed(self) -> int:
         """Of what is drawn for each sample in the epoch that has begun."""
-        if self._run.seed is not None:
-            return int(self._run.seed) % 2**64
-        if not self._choices.is_random:
+        if self._feed.seed is not None:
+            return int(self._feed.seed) % 2**64
+        if not self._plan.is_random:
             return 0
         seed = self._stream.progress.base_seed = self._base_seed
         return seed
 
-    def _images(self, fields: Sequence[Field], seed: int, epoch: int) -> dict[int, ImageField]:
-        """What becomes of encoded images, by the number of their first array in a batch."""
-        images, number = {}, 0
-        target = self._run.target
-        pool = None if target is None else target.pool
-        for field in fields:
-            transform = self._choices.ragged.get(field.name)
-            if isinstance(transform, DecodeImage):
-                pixels = self._choices.pixels.get(field.name)
-                sizes = self._sizes(field, transform, pixels)
-                images[number] = ImageField(
-                    transform, pixels, seed, epoch, pool, sizes, self._skips
-                )
-            number += 2 if field.ragged else 1
-        return images
+    def _images(self, seed: int, epoch: int) -> dict[int, ImageField]:
+        """Returns the fields of encoded images with their settings for this epoch."""
+        target = self._device.target
+        return {
+            number: replace(
+                image,
+                seed=seed,
+                epoch=epoch,
+                pool=None if target is None else target.pool,
+                sizes=self._sizes(image),
+                skips=self._skips,
+            )
+            for number, image in self._plan.image_fields.items()
+        }
 
-    def _sizes(
-        self, field: Field, transform: DecodeImage, pixels: Pixels | None
-    ) -> _core.Table | None:
-        """Where the sizes of images are stored, if they are and it helps to know them."""
-        if transform.size is not None or transform.exif or (pixels and pixels.out_bytes):
-            return None
-        held = size_extents(self._run.extents, field.name)
-        return None if held is None else held.build(self._run.io)
+    def _sizes(self, image: ImageField) -> _core.Table | None:
+        """Returns a table of the stored sizes of images, where it helps."""
+        found = size_extents(self._plan.extents, image.name) if image.needs_sizes else None
+        return None if found is None else found.build(self._resources.io)
 
     def _shutdown_workers(self) -> None:
         """Ends the threads: scripts call this to be rid of persistent workers."""
@@ -214,11 +207,11 @@ class _NativeIterator:
     def _warn_if_empty(self) -> None:
         progress = self._progress
         samples = progress.end
-        if not samples or progress.first or self._run.mark.warned_empty:
+        if not samples or progress.first or self._feed.position.warned_empty:
             return
-        sampler = self._run.index_sampler
+        sampler = self._feed.sampler
         if getattr(sampler, "drop_last", False) and samples < progress.per_batch:
-            self._run.mark.warned_empty = True
+            self._feed.position.warned_empty = True
             warn(
                 f"no batch is left: drop_last=True drops a batch that is not full, and "
                 f"{progress.per_batch} samples make a batch of all ranks, but there are {samples}",
@@ -228,7 +221,7 @@ class _NativeIterator:
         return self
 
     def __len__(self) -> int:
-        return len(self._run.index_sampler)
+        return len(self._feed.sampler)
 
     def __next__(self) -> Any:
         if _profiler_enabled():
@@ -257,12 +250,12 @@ class _NativeIterator:
     def _loaded_if_ready(self) -> tuple[Any, tuple[Progress, int]] | None:
         """The same; None if others are still at work on the batch."""
         assert self._source is not None
-        is_ours = self._run.threads == 0 or isinstance(self._stream.order, _core.PushedOrder)
+        is_ours = self._resources.threads == 0 or isinstance(self._stream.order, _core.PushedOrder)
         return self._loaded() if is_ours or self._source.is_ready() else None
 
     def _load(self) -> Any:
         """The next batch as it is loaded; whether it comes or fails, that was its turn."""
-        if self._take is None or (self._pull is not None and not self._run.worker_rules):
+        if self._take is None or (self._pull is not None and not self._feed.torch_workers):
             self._pull_one()
         assert self._take is not None
         try:
@@ -273,7 +266,7 @@ class _NativeIterator:
             self._finish()
         if not self._takes_batches:
             return self._made(taken)
-        if self._pull is not None and self._run.worker_rules:
+        if self._pull is not None and self._feed.torch_workers:
             self._pull_one()  # torch pulls between receiving a batch and handing it out
         self._progress.turns += 1
         return taken
@@ -287,12 +280,12 @@ class _NativeIterator:
         missing = arrays[-1] if self._skips else ()
         self._say_what_is_missing(missing)
         real = self._stream.real(number) if self._masks else None
-        if self._pull is not None and self._run.worker_rules:
+        if self._pull is not None and self._feed.torch_workers:
             self._pull_one()  # torch pulls between receiving a batch and handing it out
         items = self._odd.pop(number, None)
         try:
             if items is not None:
-                batch = self._run.fetch(items)
+                batch = self._delivery.fetch(items)
                 return batch if real is None else with_added(batch, REAL, torch.from_numpy(real))
             if real is not None:
                 arrays.append(self._without(real, number, missing))
@@ -303,19 +296,19 @@ class _NativeIterator:
 
     def _leave_out(self, arrays: Arrays, number: int, draws: Any) -> Any:
         """Takes samples whose images cannot be decoded out of a batch; returns its other draws."""
-        run = self._run
-        failed = undecodable(arrays, run.extents.fields, self._choices)
+        resources = self._resources
+        failed = undecodable(arrays, self._plan)
         if not failed:
             return draws
         places = list(failed)
         indices = self.samples(number, arrays[-1])[places]
-        leave_out(arrays, places, run.extents.fields, self._choices)
+        leave_out(arrays, places, self._plan)
         arrays[-1] = np.concatenate([arrays[-1], indices])
-        run.stats.count_missing(len(places))
-        if _UNDECODABLE not in run.said:
-            run.said.add(_UNDECODABLE)
+        resources.stats.count_missing(len(places))
+        if _UNDECODABLE not in resources.warned:
+            resources.warned.add(_UNDECODABLE)
             name, error = failed[places[0]]
-            place = described_place(run.extents, name, int(indices[0]))
+            place = described_place(self._plan.extents, name, int(indices[0]))
             warn(
                 "samples are left out whose images cannot be decoded, which batches and stats() "
                 f"report as missing; the first is sample {indices[0]}{place}: {decode_fault(error)}"
@@ -346,22 +339,23 @@ class _NativeIterator:
     def _say_what_is_missing(self, missing: Sequence[int]) -> None:
         if not len(missing):
             return
-        for complaint in self._run.table.bad_blocks:
-            if complaint not in self._run.said:
-                self._run.said.add(complaint)
+        for complaint in self._resources.table.bad_blocks:
+            if complaint not in self._resources.warned:
+                self._resources.warned.add(complaint)
                 warn(f"samples are left out: {complaint}")
 
     def _fail(self, error: Exception) -> NoReturn:
         # A read may time out as well; that is the batch's own error and has an errno.
         if isinstance(error, TimeoutError) and error.errno is None:
             raise RuntimeError(
-                f"DataLoader timed out after {self._run.timeout} seconds: {self._due()}: {error}"
+                f"DataLoader timed out after {self._delivery.timeout_s} seconds: {self._due()}: "
+                f"{error}"
             ) from None
         if isinstance(error, StoppedError) and self._take is _ended:
             raise StopIteration from None  # another thread took the last batch
         if not isinstance(error, StoppedError):
             self._progress.turns += 1
-            if self._pull is not None and self._run.worker_rules:
+            if self._pull is not None and self._feed.torch_workers:
                 self._pull_one()
         raise error
 
@@ -406,14 +400,3 @@ def _raise_stopped(error: StoppedError) -> NoReturn:
 
 def _ended(timeout_s: float) -> None:
     return None
-
-
-def _as_gathered(field: Field, chosen: Choices, raw: RawFields) -> Any:
-    """What the engine is told of a field."""
-    transform, pixels = chosen.ragged.get(field.name), chosen.pixels.get(field.name)
-    if pixels is not None and not field.ragged and field.name not in raw:
-        made = pixels.field
-        return made.storage, made.shape, (pixels.plan, *(pixels.size or (0, 0)))
-    if isinstance(transform, PadTo):
-        return field.storage, field.shape, padding(transform, field)
-    return field.storage, field.shape

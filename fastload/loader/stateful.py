@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader
 
 from fastload.batch.transforms import Transforms, is_random
 from fastload.datasets.native import fingerprint
-from fastload.loader.resources import Kept
+from fastload.loader.resources import LoaderResources
 from fastload.loader.trainer_warnings import warn_of_accelerate
 from fastload.order.position import Bookmark
 from fastload.order.samplers import bottom, is_keyed, is_own, set_sampler_epoch
@@ -28,7 +28,7 @@ class StatefulLoader(DataLoader[T_co]):
 
     seed: int | None
     transforms: Transforms | None
-    _kept: Kept
+    _resources: LoaderResources
     _mark: Bookmark
     _index_sampler: Any
     _iterator: Any
@@ -37,7 +37,7 @@ class StatefulLoader(DataLoader[T_co]):
     def _is_accelerate_prepared(self) -> bool:
         # Accelerate would share out once more what this loader shares out itself.
         shares = is_own(self.sampler) and self.sampler.num_replicas > 1
-        warn_of_accelerate(self, self._kept.said, shares)
+        warn_of_accelerate(self, self._resources.warned, shares)
         return shares
 
     @_is_accelerate_prepared.setter

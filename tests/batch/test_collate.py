@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import default_collate
 
 from fastload import AsList, FormatError, Jagged, PadTo
-from fastload.batch.collate import batch_maker
+from fastload.batch.plan import BatchPlan
 from fastload.batch.transforms import Padded, Ragged
 from fastload.formats.columns import Bounds, Column, Group, MemorySource
 from fastload.formats.extents import Extents
@@ -58,7 +58,8 @@ def collated(field: Field, samples: list[Any], transform: Any = None) -> Any:
         padded = pad_sequence(parts, batch_first=True, padding_value=transform.value)
         arrays = [padded.numpy(), np.diff(arrays[1])]
     chosen = {} if transform is None else {field.name: transform}
-    return batch_maker(extents_of({field.name: 0}, field), chosen)(arrays, lambda: INDICES)
+    plan = BatchPlan.compile(extents_of({field.name: 0}, field), chosen)
+    return plan.collate()(arrays, lambda: INDICES)
 
 
 def own_bytes(tensor: torch.Tensor) -> bool:
@@ -173,7 +174,7 @@ LABEL = Field("y", "int32", ())
 def maker_of(structure: Any, transform: Any, *, text: bool = False) -> Any:
     kind = field(dtype="uint8", logical="utf8") if text else field()
     chosen = {} if transform is None else {"t": transform}
-    make = batch_maker(extents_of(structure, kind, LABEL), chosen)
+    make = BatchPlan.compile(extents_of(structure, kind, LABEL), chosen).collate()
     arrays = [*delivered([[65, 66], [67, 68]], kind.storage), np.arange(2, dtype="i4")]
     return make(arrays, lambda: INDICES)
 
@@ -233,7 +234,7 @@ def test_containers_of_texts_are_those_of_default_collate(structure: Any) -> Non
 
 
 def test_other_fields_are_left_as_they_were() -> None:
-    make = batch_maker(extents_of({"y": 0}, LABEL))
+    make = BatchPlan.compile(extents_of({"y": 0}, LABEL)).collate()
     array = np.arange(3, dtype="i4")
     batch = make([array], lambda: INDICES)
     assert batch["y"].data_ptr() == array.ctypes.data

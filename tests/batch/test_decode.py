@@ -161,7 +161,7 @@ def greys(arrays: Any) -> list[int]:
 
 
 def staged(batches: Batches, threads: int, depth: int = 3, size: Any = (2, 3)) -> DecodeStage:
-    return DecodeStage(batches, {1: ImageField(DecodeImage(size))}, threads, depth)
+    return DecodeStage(batches, {1: ImageField("image", DecodeImage(size))}, threads, depth)
 
 
 @pytest.mark.parametrize("threads", [0, 1, 2, 5])
@@ -188,7 +188,10 @@ def test_batches_come_decoded_and_in_order(threads: int, size: Any) -> None:
 def test_other_fields_pass_and_two_fields_decode() -> None:
     first, second = batch_of(flat(1), flat(2)), batch_of(flat(3), flat(4))
     source = Batches([[*first[1:3], np.array([9]), *second[1:]]])
-    fields = {0: ImageField(DecodeImage()), 3: ImageField(DecodeImage((1, 1), "L"))}
+    fields = {
+        0: ImageField("image", DecodeImage()),
+        3: ImageField("image", DecodeImage((1, 1), "L")),
+    }
     stage = DecodeStage(source, fields, 2, 2)
     left, label, right, _samples = stage.next()
     assert [image[0, 0, 0] for image in left.each()] == [1, 2]

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fastload import Cast, Normalize, RandomCrop, RandomHorizontalFlip, ToChannelsFirst
-from fastload.batch.device_fields import RawFields
+from fastload.batch.device_fields import DeviceFields
 from fastload.batch.pixels import make_pixels
 from fastload.formats.fields import Field
 
@@ -20,14 +20,14 @@ NORMALIZE = Normalize((0.4, 0.5, 0.6), (0.2, 0.3, 0.4))
 
 @dataclass
 class Drawn:
-    """What `RawFields.leaf` asks of a batch."""
+    """What `DeviceFields.leaf` asks of a batch."""
 
     draws: Any
 
 
-def raw(field: Field, steps: Any, *, runs: bool = True) -> RawFields:
+def raw(field: Field, steps: Any, *, runs: bool = True) -> DeviceFields:
     pixels = {"x": make_pixels(field, field.shape, steps)}
-    return RawFields([field, Field("y", "int64", ())], pixels, lambda plan: runs)
+    return DeviceFields([field, Field("y", "int64", ())], pixels, lambda plan: runs)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_what_would_be_larger_on_the_bus_or_is_small_is_made_by_the_cpu(
 
 def test_the_device_is_told_what_was_drawn_and_where_to() -> None:
     fields = raw(IMAGE, [RandomCrop(22, 1), NORMALIZE, ToChannelsFirst()])
-    fields.begin(7, 3)
+    fields.start(7, 3)
     array, draws = np.zeros((5, 24, 20, 3), np.uint8), np.arange(5) * 11
     assert fields.are_random
     [leaf] = fields.leaf("x", array, Drawn(draws))

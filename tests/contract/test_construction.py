@@ -157,8 +157,9 @@ def test_a_generator_and_pinning_that_are_assigned_act(data: Any) -> None:
 def test_native_iterators_take_what_is_assigned() -> None:
     loader = FastLoader(numbers(8), 2, num_workers=1)
     loader.timeout, loader.prefetch_factor = 7, 3
-    run = iter(loader)._run
-    assert (run.timeout, run.pulls_ahead, run.depth, run.threads) == (7, 3, 3, 1)
+    batches = iter(loader)
+    assert (batches._delivery.timeout_s, batches._feed.batches_ahead) == (7, 3)
+    assert (batches._resources.depth, batches._resources.threads) == (3, 1)
     loader.worker_init_fn = first_seed
     with pytest.warns(UserWarning, match="worker_init_fn is not used"):
         list(loader)

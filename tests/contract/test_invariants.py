@@ -106,7 +106,7 @@ def test_later_epochs_open_nothing_and_allocate_nothing(
     tables, allocations, files = [], [], []
     for _ in range(4):
         batches: Any = iter(loader)
-        run = batches._run
+        run = batches._resources
         for _batch in batches:
             pass
         tables.append(run.table)

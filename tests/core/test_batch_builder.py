@@ -12,7 +12,7 @@ import torch
 from core_tables import counting, memory_table
 
 from fastload import ArrayDataset, _core
-from fastload.batch.core_builder import core_builder
+from fastload.batch.plan import BatchPlan
 from fastload.datasets.native import native_extents
 from fastload.formats.structure import batch_builder, container_maker
 
@@ -43,7 +43,7 @@ def engine_with(made: _core.BatchBuilder, pool: _core.SlotPool | None = None) ->
 def test_tensors_are_those_of_from_numpy(dtype: str, shape: tuple[int, ...]) -> None:
     random = np.random.default_rng(0)
     rows = random.integers(0, 2, (10, *shape)).astype(dtype)
-    made = core_builder(native_extents(ArrayDataset(rows)))  # type: ignore[arg-type]
+    made = BatchPlan.compile(native_extents(ArrayDataset(rows))).core_builder  # type: ignore[arg-type]
     assert made is not None
     fields = [(rows.dtype, shape)]
     plan = _core.EpochPlan(rows=10, batch=4, seed=1)
@@ -60,7 +60,7 @@ def test_tensors_are_those_of_from_numpy(dtype: str, shape: tuple[int, ...]) -> 
 
 def test_dtypes_that_old_torches_do_not_take_are_left_to_python() -> None:
     rows = np.zeros(4, np.uint16)
-    assert core_builder(native_extents(ArrayDataset(rows))) is None  # type: ignore[arg-type]
+    assert BatchPlan.compile(native_extents(ArrayDataset(rows))).core_builder is None  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -213,7 +213,7 @@ def test_a_host_far_ahead_of_the_device_waits_and_the_pool_stays_small(gpu: Fake
     loader = FastLoader(ArrayDataset(LARGE), 4, device=CUDA, num_workers=1, prefetch_factor=2)
     for batch in loader:
         gpu.read(batch["y"])
-    bound = loader._kept.target(CUDA, static=False)
+    bound = loader._resources.target(CUDA, static=False)
     assert bound is not None
     assert bound.pool is not None
     assert bound.pool.allocation_count <= 3 * (2 + 1 + 5) + 8

@@ -19,7 +19,7 @@ from fastload import ArrayDataset, FastLoader
 from fastload.device import prefetcher as devices
 from fastload.device.prefetcher import Target, device_with_index
 from fastload.device.torch_copier import NoStreams, TorchStreams
-from fastload.loader.resources import Kept
+from fastload.loader.resources import LoaderResources
 
 META = torch.device("meta")
 HAS_STREAMS: dict[str, Any] = dict.fromkeys(("Stream", "Event", "current_stream", "stream"))
@@ -75,7 +75,7 @@ LOADERS: dict[str, Callable[[], FastLoader[Any]]] = {
 def on_cpu(make: Callable[[], FastLoader[Any]], monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     torch.manual_seed(7)
     with monkeypatch.context() as patch:
-        patch.setattr(Kept, "target", lambda self, device, static: None)
+        patch.setattr(LoaderResources, "target", lambda self, device, static: None)
         return [batch["x"].tolist() for batch in make()]
 
 

@@ -319,17 +319,17 @@ def test_images_of_one_size_are_decoded_where_they_stay(equal: Path, folder: Pat
     held = size_extents(fastload.open(equal).extents, "image")
     assert held is not None
     table, indices = held.build(), np.array([3, 0, 8])
-    room = ImageField(DecodeImage(mode="L"), sizes=table).empty(indices)
+    room = ImageField("image", DecodeImage(mode="L"), sizes=table).empty(indices)
     assert room is not None
     assert (room.shape, room.dtype) == ((3, 4, 6, 1), np.uint8)
-    assert ImageField(DecodeImage(), sizes=table).empty(indices[:0]) is None
-    assert ImageField(DecodeImage(exif=True), sizes=table).empty(indices) is None
-    assert ImageField(DecodeImage()).empty(indices) is None
+    assert ImageField("image", DecodeImage(), sizes=table).empty(indices[:0]) is None
+    assert ImageField("image", DecodeImage(exif=True), sizes=table).empty(indices) is None
+    assert ImageField("image", DecodeImage()).empty(indices) is None
     fastload.pack(folder, folder.parent / "out", encoded=True)
     held = size_extents(fastload.open(folder.parent / "out").extents, "image")
     assert held is not None
-    assert ImageField(DecodeImage(), sizes=held.build()).empty(np.array([0, 1])) is None
-    alike = ImageField(DecodeImage(), sizes=held.build()).empty(np.array([0, 0]))
+    assert ImageField("image", DecodeImage(), sizes=held.build()).empty(np.array([0, 1])) is None
+    alike = ImageField("image", DecodeImage(), sizes=held.build()).empty(np.array([0, 0]))
     assert alike is not None
     assert alike.shape == (2, 3, 5, 3)
 

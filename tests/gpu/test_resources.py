@@ -37,7 +37,7 @@ def test_memory_is_flat_over_50_epochs(device: torch.device) -> None:
         del batch
         gc.collect()
         torch.cuda.synchronize(device)
-        seen.append((torch.cuda.memory_reserved(device), loader._kept.pool.allocation_count))
+        seen.append((torch.cuda.memory_reserved(device), loader._resources.pool.allocation_count))
     assert seen[2] == seen[-1], seen
 
 
