@@ -64,3 +64,15 @@ def test_index_of_the_documentation_lists_each_page() -> None:
     for path in sorted((ROOT / "docs").glob("**/*.md")):
         name = str(path.relative_to(ROOT / "docs"))
         assert name == "README.md" or f"({name})" in index, name
+
+
+def test_files_that_the_design_names_exist() -> None:
+    folders = ("csrc", "fastload", "tests", "docs", "benchmarks", ".ci")
+    paths = [path for folder in folders for path in (ROOT / folder).rglob("*")]
+    known = [f"/{path.relative_to(ROOT)}" for path in paths if "__pycache__" not in path.parts]
+    text = (ROOT / "docs/design.md").read_text()
+    named = set(re.findall(r"`([.\w]+(?:/\w+)+(?:\.\w+)?|\w+\.(?:py|h|cpp|cu|ptx|cmake))`", text))
+    assert len(named) > 50
+    for name in sorted(named):
+        ends = (f"/{name}", f"/{name}.h", f"/{name}.py")
+        assert any(path.endswith(ends) for path in known), f"no file or folder is named {name}"
