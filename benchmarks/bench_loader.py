@@ -1,13 +1,14 @@
 """How near is a warm FastLoader to the limit of the memory, and how far from other loaders?
 
 Rows of four sizes and an int64 label, in .npy files that lie in the page cache; batches of 256,
-shuffled. The limit is what threads reach that only gather these rows into private buffers.
+shuffled. The limit is what a separate program reaches whose threads only gather these rows into
+private slots (gather_limit.cpp). `--base FOLDER` compares with another version of the package.
 """
 
 from __future__ import annotations
 
 import statistics
-import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
@@ -15,9 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from harness import main, write_labels, write_rows
+from loader_side import main_thread_us, make_loader
+from side import HERE, GatherLimit, Side, build_gather_limit
 from torch_datasets import BatchedDataset, MemmapDataset, identity
 
-from fastload import ArrayDataset, FastLoader, _core
+import fastload
 from fastload.tools.bench import system, torch_side
 from fastload.tools.bench.timing import Speed, digits, drive, median_ratio, summary, take_turns
 
@@ -31,38 +34,52 @@ def measure(
     scale: float = 1.0,
     folder: Path = Path(),
     ffcv_python: str | None = None,
-    seconds: float = 1.0,
-    rounds: int = 5,
+    base: str | None = None,
+    seconds: float | str | None = None,
+    rounds: int | str | None = None,
 ) -> dict[str, Any]:
-    results = []
+    """Measures each row size.
+
+    Args:
+        scale: Share of the rows.
+        folder: For data.
+        ffcv_python: The interpreter of an environment with FFCV.
+        base: A folder with another `fastload`, to compare with that alone: torch takes no turn.
+        seconds: Of one contender in one round; default: 1.
+        rounds: Default: 5.
+    """
+    seconds, rounds = float(seconds or 1), int(rounds or 5)
+    program, results = build_gather_limit(folder), []
     for row_bytes, full in ROWS.items():
         rows = max(4 * BATCH, int(full * scale))
         x = write_rows(folder / "x.npy", rows, row_bytes)
         y = write_labels(folder / "y.npy", rows)
         with ExitStack() as stack:
-            ffcv = None
-            if ffcv_python and row_bytes in FFCV_SIZES:
-                ffcv = stack.enter_context(Ffcv(ffcv_python, x, y))
-            results.append(compare(x, y, row_bytes + 8, seconds, rounds, ffcv))
+            threads = system.core_count()
+            limit = stack.enter_context(GatherLimit(program, (x, y), rows, BATCH, threads))
+            contenders = {
+                f"limit/{kernel}": partial(limit.rate, kernel, seconds / 3)
+                for kernel in limit.KERNELS
+            }
+            if base:
+                contenders |= versions(stack, x, y, seconds, base)
+            else:
+                contenders |= loaders(x, y, seconds)
+                if ffcv_python and row_bytes in FFCV_SIZES:
+                    ffcv = stack.enter_context(Ffcv(ffcv_python, x, y))
+                    contenders["ffcv"] = partial(ffcv.rate, seconds)
+            name = f"{row_bytes + 8} bytes: "
+            done = take_turns(contenders, rounds, lambda step: print(name + step))  # noqa: B023
+        results.append(conclude(done, rows, row_bytes + 8))
+        print(line_of(results[-1]), flush=True)
     return {"batch_size": BATCH, "rounds": rounds, "seconds": seconds, "sizes": results}
 
 
-def compare(
-    x: Path, y: Path, sample_bytes: int, seconds: float, rounds: int, ffcv: Ffcv | None
-) -> dict[str, Any]:
-    """One row size: every contender once a round."""
-    dataset = ArrayDataset({"x": x, "y": y})
-    rows = len(dataset)
-    indices = _core.Permutation(rows, 0, 0).indices(0, rows)
-    threads = system.core_count()
-
-    def limit() -> float:
-        rate = _core.measure_gather(dataset.table, indices, BATCH, threads, seconds)
-        return rate / sample_bytes
-
+def loaders(x: Path, y: Path, seconds: float) -> dict[str, Callable[[], Any]]:
+    """This package, and DataLoader with several counts of workers."""
     contenders: dict[str, Callable[[], Any]] = {
-        "limit": limit,
-        "fastload": partial(drive, partial(fast_loader, x, y), BATCH, seconds),
+        "fastload": partial(drive, partial(make_loader, x, y, BATCH), BATCH, seconds),
+        "main_us/fastload": lambda: main_thread_us(make_loader(x, y, BATCH)),
     }
     plain, batched = MemmapDataset(x, y), BatchedDataset(x, y)
     for n in WORKERS:
@@ -70,15 +87,33 @@ def compare(
         contenders[f"dataloader/{n}"] = partial(drive, make, BATCH, seconds)
         make = partial(make.func, batched, collate_fn=identity, **make.keywords)
         contenders[f"batched/{n}"] = partial(drive, make, BATCH, seconds)
-    if ffcv:
-        contenders["ffcv"] = partial(ffcv.rate, seconds)
-    done = take_turns(contenders, rounds, lambda step: print(f"{sample_bytes} bytes: {step}"))
-    return conclude(done, rows, sample_bytes)
+    return contenders
+
+
+def versions(
+    stack: ExitStack, x: Path, y: Path, seconds: float, base: str
+) -> dict[str, Callable[[], Any]]:
+    """This package and another version, each in a process of its own."""
+    contenders: dict[str, Callable[[], Any]] = {}
+    here = str(Path(fastload.__file__).parents[1])
+    for name, folder in (("base", base), ("fastload", here)):
+        command = [sys.executable, HERE / "loader_side.py", x, y, BATCH]
+        side = stack.enter_context(Side(command, {"PYTHONPATH": folder}))
+        last: list[float] = []
+
+        def take(side: Side = side, last: list[float] = last) -> float:
+            last[:] = map(float, side.ask(str(seconds)).split())
+            return last[0]
+
+        contenders[name] = take
+        contenders[f"main_us/{name}"] = lambda last=last: last[1]
+    return contenders
 
 
 def conclude(done: dict[str, list[Any]], rows: int, sample_bytes: int) -> dict[str, Any]:
     """Medians of every contender, and ratios to the best of each kind."""
     result: dict[str, Any] = {"row_bytes": sample_bytes - 8, "rows": rows}
+    main_us = {name: done.pop(name) for name in list(done) if name.startswith("main_us")}
     rates = {name: [samples_per_s(each) for each in speeds] for name, speeds in done.items()}
     for name, speeds in done.items():
         if isinstance(speeds[0], Speed):
@@ -89,8 +124,10 @@ def conclude(done: dict[str, list[Any]], rows: int, sample_bytes: int) -> dict[s
                 "samples_per_s": digits(rate),
                 "bytes_per_s": digits(rate * sample_bytes),
             }
+    for name, spent in main_us.items():
+        result[name.partition("/")[2]]["main_us"] = digits(statistics.median(spent))
     ratios = {}
-    for kind in ("limit", "dataloader", "batched", "ffcv"):
+    for kind in ("limit", "dataloader", "batched", "ffcv", "base"):
         of_kind = [name for name in rates if name.split("/")[0] == kind]
         if of_kind:
             best = max(of_kind, key=lambda name: statistics.median(rates[name]))
@@ -98,49 +135,48 @@ def conclude(done: dict[str, list[Any]], rows: int, sample_bytes: int) -> dict[s
                 "ratio": digits(median_ratio(rates["fastload"], rates[best])),
                 "against": best,
             }
+    if "base" in rates:
+        best = ratios["limit"]["against"]
+        ratio = digits(median_ratio(rates["base"], rates[best]))
+        ratios["base/limit"] = {"ratio": ratio, "against": best}
     return result | {"ratios": ratios}
+
+
+def line_of(size: dict[str, Any]) -> str:
+    """The figures that matter most, for the one who waits."""
+    parts = [f"{size['row_bytes']} B"]
+    for name, ratio in (("fastload", "limit"), ("base", "base/limit")):
+        if name in size:
+            us = 1e6 * BATCH / size[name]["samples_per_s"]
+            parts.append(
+                f"{name} {size['ratios'][ratio]['ratio']} of the limit, {us:.1f} us a batch, "
+                f"{size[name]['main_us']} us on the main thread"
+            )
+    limit = size["ratios"]["limit"]["against"]
+    parts.append(f"{limit} {1e6 * BATCH / size[limit]['samples_per_s']:.1f} us a batch")
+    return "; ".join(parts)
 
 
 def samples_per_s(measured: Speed | float) -> float:
     return measured.samples_per_s if isinstance(measured, Speed) else measured
 
 
-def fast_loader(x: Path, y: Path) -> FastLoader:
-    dataset = ArrayDataset({"x": x, "y": y})
-    return FastLoader(dataset, batch_size=BATCH, shuffle=True, drop_last=True, seed=0)
-
-
-class Ffcv:
-    """FFCV in a process of its own interpreter, idle between measurements."""
+class Ffcv(Side):
+    """FFCV in a process of its own interpreter."""
 
     def __init__(self, python: str, x: Path, y: Path) -> None:
         self.target = x.with_name("rows.beton")
-        program = Path(__file__).with_name("ffcv_side.py")
         arguments = [x, y, self.target, BATCH, system.core_count()]
-        self.process = subprocess.Popen(
-            [python, program, *map(str, arguments)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        super().__init__([python, HERE / "ffcv_side.py", *arguments])
 
-    def __enter__(self) -> Ffcv:
-        while (line := self.process.stdout.readline()) != "ready\n":
-            if not line:
-                raise RuntimeError("FFCV ended before it was ready")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.process.stdin.close()
-        self.process.wait()
-        self.process.stdout.close()
+    def __exit__(self, *reason: object) -> None:
+        super().__exit__(*reason)
         self.target.unlink()
 
     def rate(self, seconds: float) -> float:
-        self.process.stdin.write(f"{seconds}\n")
-        self.process.stdin.flush()
-        return float(self.process.stdout.readline())
+        """Samples per second."""
+        return float(self.ask(str(seconds)))
 
 
 if __name__ == "__main__":
-    main("loader", measure, "ffcv-python")
+    main("loader", measure, "ffcv-python", "base", "seconds", "rounds")

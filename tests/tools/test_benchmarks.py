@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -28,6 +30,12 @@ def load(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return importlib.import_module(name)
 
 
+needs_compiler = pytest.mark.skipif(
+    shutil.which(os.environ.get("CXX", "c++")) is None, reason="the limit needs a C++ compiler"
+)
+
+
+@needs_compiler
 def test_loader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = load("bench_loader", monkeypatch)
     monkeypatch.setattr(module, "WORKERS", (0, 1))
@@ -37,6 +45,22 @@ def test_loader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for size in result["sizes"]:
         assert set(size["ratios"]) == {"limit", "dataloader", "batched"}
         assert min(ratio["ratio"] for ratio in size["ratios"].values()) > 0
+        assert size["fastload"]["main_us"] > 0
+
+
+@needs_compiler
+def test_loader_compares_with_another_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = load("bench_loader", monkeypatch)
+    monkeypatch.setattr(module, "ROWS", {64: 0})
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "fastload").symlink_to(Path(fastload.__file__).parent)
+    [size] = module.measure(0, tmp_path, base=str(other), seconds="0.02", rounds="1")["sizes"]
+    assert set(size["ratios"]) == {"limit", "base", "base/limit"}
+    assert min(ratio["ratio"] for ratio in size["ratios"].values()) > 0
+    assert size["base"]["main_us"] > 0
 
 
 def test_transforms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
