@@ -1,10 +1,10 @@
-"""How much faster does a training get, step by step, as articles on data loading tell it?
+"""How much faster does training get, step by step, as in articles on data loading?
 
-A small ResNet learns 50 000 images of 32 x 32 pixels, which lie in a folder of PNG files: by a
-DataLoader without workers, by one that is tuned, by the same over the packed dataset, and by
-FastLoader over that. All see the same batches in the same order, from torch's DistributedSampler,
-so their losses must be the same; one process, and two that exchange gradients (DDP). Waiting is
-the time from asking for a batch to having it, as `fastload.watch` logs it.
+A small ResNet trains on 50 000 images of 32 x 32 pixels: with a DataLoader without workers over a
+folder of PNG files, a tuned DataLoader over these, a tuned DataLoader over the packed dataset, and
+FastLoader over the packed dataset. All use the same batches in the same order, from torch's
+DistributedSampler, so their losses must be equal. It runs with one process, and with two that
+exchange gradients (DDP). Waiting is the time in `next()`, as logged by `fastload.watch`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def measure(
     worlds: tuple[int, ...] = (1, 2),
     batch: int = BATCH,
 ) -> dict[str, Any]:
-    """`device`: the GPU if there is one; several ranks share it where there are fewer."""
+    """Measures on `device`; by default the GPU if there is one, which ranks share if necessary."""
     where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     count = max(4 * batch, int(IMAGES * scale))
     random = np.random.default_rng(0)
@@ -68,7 +68,7 @@ def measure(
 def trained(
     folder: Path, device: torch.device, rounds: int, world: int, batch: int
 ) -> dict[str, Any]:
-    """All trainings with so many processes, which stay the same ones for all of them."""
+    """Runs all trainings with this number of processes, which are reused."""
     target = folder / f"world{world}"
     target.mkdir()
     arguments = (world, folder, target, device, rounds, batch // world)
@@ -93,7 +93,7 @@ def trained(
 
 
 def together(ranks: tuple[dict[str, Any], ...]) -> dict[str, Any]:
-    """One training on all its ranks."""
+    """Results of one training on all its ranks."""
     names = ["wait_share", "step_ms", *(["gpu_busy"] if ranks[0]["gpu_busy"] is not None else [])]
     mean = {name: statistics.fmean(rank[name] for rank in ranks) for name in names}
     return {
@@ -107,7 +107,7 @@ def together(ranks: tuple[dict[str, Any], ...]) -> dict[str, Any]:
 def process(
     rank: int, world: int, folder: Path, target: Path, device: torch.device, rounds: int, batch: int
 ) -> None:
-    """One rank: trains with each loader in turn, and leaves what it found in a file."""
+    """Runs one rank: trains with each loader in turn, and writes the results to a file."""
     torch.set_num_threads(max(1, system.core_count() // world))
     gpus = torch.cuda.device_count() if device.type == "cuda" else 0
     where = torch.device("cuda", rank % gpus) if gpus else device
@@ -127,7 +127,7 @@ def process(
 
 
 def cases(folder: Path, world: int, device: torch.device, batch: int) -> dict[str, Make]:
-    """The loaders, each made for a sampler."""
+    """Returns the loaders by name, as functions of a sampler."""
     workers = max(1, system.core_count() // world)
     files = ImageFolder(folder / "images")
     packed = fastload.PackedDataset(folder / "packed")
@@ -150,7 +150,7 @@ def cases(folder: Path, world: int, device: torch.device, batch: int) -> dict[st
 def train(
     make: Make, device: torch.device, target: Path, log: Path, epochs: int | None = None
 ) -> dict[str, Any]:
-    """A training from the beginning; gives the summary of its log, and all losses."""
+    """Trains from scratch; returns the summary of the log, and all losses."""
     rank, world = torch.distributed.get_rank(), torch.distributed.get_world_size()
     sampler = DistributedSampler(ImageFolder(target.parent / "images"), world, rank, seed=0)
     torch.manual_seed(0)

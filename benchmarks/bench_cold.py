@@ -1,7 +1,7 @@
 """How near is FastLoader to the disk when nothing is cached?
 
-Random rows of 150 528 bytes, each of them once, right after the file was dropped from the page
-cache; beside `fio` reading blocks of about this size at random, past the page cache.
+Random rows of 150 528 bytes, each once, after the file was dropped from the page cache, compared
+with `fio` reading blocks of about this size at random, with direct I/O.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def measure(scale: float = 1.0, folder: Path = Path(), rounds: int = 5) -> dict[
 
 
 def from_cold(files: list[Path], make_loader: Any) -> float:
-    """Bytes/s of one epoch; starting the loader is part of the time."""
+    """Returns bytes/s of one epoch, including the start of the loader."""
     gc.collect()
     left = system.drop_from_cache(files)
     if left > 0.01:

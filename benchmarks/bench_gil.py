@@ -1,8 +1,8 @@
-"""How much does loading slow down Python code that runs beside it?
+"""How much does loading slow down Python code that runs at the same time?
 
-A thread counts in Python while the main thread takes a batch of 256 rows of 150 528 bytes at a
-steady pace, gathered by one worker. It is compared with the same thread while as many bytes are
-copied, as often, by a plain memcpy in another process.
+A thread counts in Python while the main thread takes batches of 256 rows of 150 528 bytes at a
+fixed pace, gathered by one worker. The baseline is the same thread while another process copies
+the same bytes at the same pace with memcpy.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def measure(
 
 
 def beside(start_step: Callable[[], AbstractContextManager[Any]], seconds: float) -> float:
-    """Counts per second of a Python thread while `step()` is called at a steady pace."""
+    """Returns counts per second of a Python thread while `step()` is called at a fixed pace."""
     counts = 0
     stop = False
 
@@ -96,7 +96,7 @@ def fast_loader(x: Path) -> Iterator[Callable[[], Any]]:
 
 @contextmanager
 def memcpy(x: Path) -> Iterator[Callable[[], Any]]:
-    """Another process copies: nothing it does can hold this one's GIL."""
+    """Copies in another process, which cannot hold the GIL of this one."""
     context = multiprocessing.get_context("spawn")
     ready = context.Event()
     process = context.Process(target=copy_at_a_pace, args=(x, ready), daemon=True)

@@ -1,9 +1,9 @@
-"""How near are the copies of a FastLoader to what the bus carries, and what do they cost?
+"""How near are the copies of a FastLoader to the limit of the bus, and what do they cost?
 
-Batches of 224 x 224 x 3 uint8 images and labels go to the GPU and are dropped there. The limit is a
-loop that copies one pinned block of the same size again and again, on a stream of its own. Then a
-calibrated kernel takes as long as 2 and as 4 copies beside it: what a step costs above the kernel
-alone is what is not hidden. Last, what `next()` costs a thread whose batch has long been ready.
+Batches of 224 x 224 x 3 uint8 images and labels are copied to the GPU and dropped. The limit is a
+loop that copies one pinned block of the same size repeatedly on a separate stream. Then a
+calibrated kernel runs for the time of 2 and of 4 copies: the time of a step in excess of the kernel
+is not hidden. Finally, the cost of `next()` on a thread whose batch is ready.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ STEPS = (2, 4)  # of a kernel, in copies
 ROWS = 16_384
 BATCH = 32
 FIELDS = (1, 4)  # of the batch whose `next()` is timed
-PAUSE = 0.005  # seconds, until the next batch has long been ready
+PAUSE = 0.005  # seconds, after which the next batch is ready
 
 
 def measure(
@@ -98,7 +98,7 @@ def beside(kernel: Kernel, loader: Any) -> Iterator[None]:
 
 
 def rate(work: Iterator[Any], seconds: float, device: torch.device) -> float:
-    """Items per second, all work on the device done."""
+    """Returns items per second, after all work on the device has finished."""
     for _ in itertools.islice(work, 3):
         pass
     gpu.synchronize(device)
@@ -111,7 +111,7 @@ def rate(work: Iterator[Any], seconds: float, device: torch.device) -> float:
 
 
 class Copies:
-    """Copies of one pinned block, on a stream beside the current one."""
+    """Copies one pinned block repeatedly, on another stream than the current one."""
 
     def __init__(self, size_bytes: int, device: torch.device) -> None:
         self.bytes = size_bytes
@@ -132,12 +132,12 @@ class Copies:
             self._to.copy_(self._from, non_blocking=True)
 
     def seconds(self) -> float:
-        """Of one copy."""
+        """Returns the seconds of one copy."""
         return 1 / rate(self, 0.2, self._device)
 
 
 class Kernel:
-    """Multiplications of matrices that take about so many seconds."""
+    """A kernel of matrix products that takes about the given seconds."""
 
     def __init__(self, seconds: float, device: torch.device) -> None:
         side = 2_048 if device.type == "cuda" else 64
@@ -161,7 +161,7 @@ class Kernel:
 
 
 def next_us(data: dict[str, np.ndarray], fields: int, device: torch.device) -> dict[str, float]:
-    """The main thread's time in `next()` when the batch has long been ready, with many fields."""
+    """Returns the main thread's time in `next()` for a ready batch with many fields."""
     images = {"image": data["image"]} | {f"label{n}": data["label"] for n in range(fields - 1)}
     loader = FastLoader(
         fastload.ArrayDataset(images), BATCH, shuffle=True, seed=0, drop_last=True, device=device

@@ -1,7 +1,7 @@
 """Does a dataset of 10^9 samples cost anything before its samples are used?
 
 A sparse file of 8-byte rows: time from opening it to the first shuffled batch, memory after twenty
-batches, and the same again for a run that is resumed in the middle of an epoch.
+batches, and the same for a loader that resumes in the middle of an epoch.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def measure(scale: float = 1.0, folder: Path = Path(), rounds: int = 5) -> dict[
 
 
 def start(file: Path, state: dict[str, Any] | None) -> dict[str, float]:
-    """Opens the file, takes twenty batches, and tells times and growth of memory."""
+    """Opens the file, takes twenty batches, and returns times and growth of memory."""
     gc.collect()
     before = Resident.now()
     begin = time.perf_counter()

@@ -1,7 +1,7 @@
 """Is memory flat in a long run, and are slots made only once?
 
-Two thousand batches over many epochs, the last two batches kept as a training step keeps them. The
-figures start when three batches were taken and the loader has got ahead, as it does while the first
+Two thousand batches over many epochs, of which the last two are kept, as in a training step. The
+figures start after three batches, when the loader has filled its queue, as it does while the first
 step of a training compiles.
 """
 

@@ -1,8 +1,8 @@
-"""What does it cost to open a dataset of ten thousand shards?
+"""How much does it cost to open a dataset of ten thousand shards?
 
 The shards are sparse files, listed in a manifest; one dataset has fields of a fixed size, the other
-ragged ones with totals that differ from shard to shard. Beside opening, which reads the manifest
-and looks at the size of each shard, stands the table of the core, which a loader makes once.
+ragged ones with totals that differ by shard. Opening reads the manifest and checks the size of each
+shard; the table of the core, which a loader builds once, is measured separately.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def measure(scale: float = 1.0, folder: Path = Path(), rounds: int = 10) -> dict
 
 
 def opened(folder: Path) -> tuple[float, float]:
-    """Seconds to open a dataset, and to make its table."""
+    """Returns the seconds to open a dataset, and to build its table."""
     gc.collect()
     begin = time.perf_counter()
     dataset = fastload.open(folder)
@@ -58,7 +58,7 @@ def opened(folder: Path) -> tuple[float, float]:
 
 
 def write_shards(folder: Path, fields: tuple[Field, ...], shards: int) -> None:
-    """A manifest, and files without content that have the sizes in it."""
+    """Writes a manifest, and sparse files of the sizes in it."""
     random = np.random.default_rng(0)
 
     def counts(most: float) -> tuple[int, ...]:

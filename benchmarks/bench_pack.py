@@ -1,7 +1,7 @@
 """How near is packing an .npy file to copying it?
 
-Beside `cp --reflink=never` of the same file, which lies in the page cache. Both end when the bytes
-are on the disk; packing checks and cuts, and makes the checksums.
+Compared with `cp --reflink=never` of the same file, which is in the page cache. Both end when the
+bytes are on the disk; packing also validates, divides into shards and computes checksums.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def measure(scale: float = 1.0, folder: Path = Path(), rounds: int = 7) -> dict[
 def bytes_per_s(
     write: Callable[[Path, Path], None], source: Path, target: Path, size: int
 ) -> float:
-    """The speed of one run, while nothing else waits for the disk."""
+    """Returns the speed of one call, while no other writes are pending."""
     with source.open("rb", buffering=0) as file:  # into the page cache
         while file.read(1 << 24):
             pass
@@ -66,7 +66,7 @@ def pack(source: Path, target: Path) -> None:
 
 def copy(source: Path, target: Path) -> None:
     subprocess.run(["cp", "--reflink=never", source, target], check=True)
-    for path in (target, target.parent):  # the file, and that it is there
+    for path in (target, target.parent):  # the file, and its directory entry
         descriptor = os.open(path, os.O_RDONLY)
         os.fsync(descriptor)
         os.close(descriptor)

@@ -1,8 +1,8 @@
-"""How much faster are image files packed as they are than MosaicML's MDSWriter writes them?
+"""How much faster is packing image files without decoding than MosaicML's MDSWriter?
 
-A folder of JPEG files in class folders, of about the sizes of ImageNet's, `--encoded`. Beside
-MDSWriter: of open images (`jpeg`, as its converters do it) and of the bytes of the files (`bytes`),
-by a pool whose parts are merged where there are two processes; and `cat` of all files into one.
+A folder of JPEG files in class folders, of about ImageNet's sizes, packed with `--encoded`. The
+others are MDSWriter, given opened images (`jpeg`, as in its converters) and the bytes of the files
+(`bytes`), with a pool whose outputs are merged for two processes; and `cat` of all files into one.
 All end when the bytes are on the disk.
 """
 
@@ -60,7 +60,7 @@ def measure(
 
 
 def compare(done: dict[str, list[float]]) -> dict[str, Any]:
-    """The speeds, and the ratios of `pack` to what has as many processes, and to `cat`."""
+    """Returns speeds, and the ratios of `pack` to MDS with as many processes, and to `cat`."""
     pairs = [
         (f"pack {workers}", other)
         for workers, other in itertools.product(WORKERS, done)
@@ -73,7 +73,7 @@ def compare(done: dict[str, list[float]]) -> dict[str, Any]:
 
 
 def write_images(folder: Path, count: int) -> list[Path]:
-    """JPEG files of noise that is as hard to encode as photographs; in the order of their names."""
+    """Writes JPEG files of noise that compresses like photographs; returns them by name."""
     random = np.random.default_rng(0)
     contents = []
     for _ in range(DIFFERENT):
@@ -92,7 +92,7 @@ def write_images(folder: Path, count: int) -> list[Path]:
 
 
 def speed(run: Callable[[], float], prepare: Callable[[], None], size: int) -> float:
-    """Bytes per second of one run, while nothing else waits for the disk."""
+    """Returns bytes per second of one call, while no other writes are pending."""
     os.sync()
     prepare()
     return size / run()
@@ -132,7 +132,7 @@ def cat(images: list[Path], target: Path) -> float:
 
 
 class Mds:
-    """Another interpreter that writes the same files."""
+    """Another interpreter, which writes the same files."""
 
     def __init__(self, python: str, images: Path, target: Path) -> None:
         program = Path(__file__).with_name("mds_side.py")

@@ -1,8 +1,8 @@
-"""How much faster are padded batches of samples of unequal length than by pad_sequence?
+"""How much faster are padded batches of different lengths than with pad_sequence?
 
-Sequences of int64 tokens, 16 to 512 long, in one safetensors file of values and offsets that lies
-in the page cache; batches of 64, shuffled, padded to the longest of the batch. DataLoader has a
-dataset over memory maps of the same file and the `pad_sequence` collate that people write.
+Sequences of 16 to 512 int64 tokens, in one safetensors file of values and offsets in the page
+cache; batches of 64, shuffled, padded to the longest of the batch. DataLoader uses a dataset over
+memory maps of the same file and the usual `pad_sequence` collate.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def fast_loader(file: Path) -> fastload.FastLoader:
 
 
 class SequenceDataset(torch.utils.data.Dataset):
-    """As people write it: a memory map, and where each sequence begins."""
+    """The usual dataset: a memory map, and the offset of each sequence."""
 
     def __init__(self, file: Path, lengths: np.ndarray) -> None:
         self.offsets = np.concatenate([[0], np.cumsum(lengths)])
@@ -97,7 +97,7 @@ def padded(samples: list[torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def write_sequences(path: Path, samples: int) -> tuple[Path, np.ndarray]:
-    """A safetensors file of a ragged field `t`, and the lengths of its samples."""
+    """Writes a safetensors file of a ragged field `t`; returns the lengths of its samples."""
     random = np.random.default_rng(samples)
     lengths = random.integers(*LENGTHS, samples)
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)

@@ -1,8 +1,8 @@
 """How fast are rows of an array in Fortran order, against DataLoader and against a contiguous copy?
 
-2 million rows of 60 float32, as `torch.from_numpy(frame.to_numpy(np.float32))` gives them, and an
-int64 label, shuffled. CPU seconds are of all threads of the process, and vary less than the others
-on a machine that is shared.
+2 million rows of 60 float32, as returned by `torch.from_numpy(frame.to_numpy(np.float32))`, and
+an int64 label, shuffled. CPU seconds cover all threads of the process, and vary less than times on
+a shared machine.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ def measure(scale: float = 1.0, folder: Path = Path(), rounds: int = 7) -> dict[
 def compare(
     fortran: TensorDataset, contiguous: TensorDataset, batch: int, rounds: int
 ) -> dict[str, Any]:
-    """One batch size: every contender once a round."""
+    """Measures one batch size: every loader once per round."""
     some = max(1, min(len(fortran), DATALOADER_ROWS) // batch)
     contenders: dict[str, Callable[[], tuple[float, float]]] = {}
     for name, data in (("fortran", fortran), ("contiguous", contiguous)):
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that it is not contiguous
+            warnings.simplefilter("ignore")  # the data are not contiguous
             loader = FastLoader(data, batch, shuffle=True, seed=0, drop_last=True)
         contenders[name] = partial(epoch, loader, batch, len(data) // batch)
     for n in WORKERS:
@@ -62,7 +62,7 @@ def compare(
     result: dict[str, Any] = {"batch_size": batch}
     for name in contenders:
         result[name] = {"samples_per_s": digits(statistics.median(rates[name]))}
-        if name != "dataloader/2":  # whose processes are not counted
+        if name != "dataloader/2":  # CPU time of its processes is not counted
             result[name]["cpu_us_per_sample"] = digits(1e6 * statistics.median(cpu[name]))
     ratios = {
         name: digits(median_ratio(rates["fortran"], rates[name]))
@@ -74,7 +74,7 @@ def compare(
 
 
 def epoch(loader: Any, batch: int, batches: int) -> tuple[float, float]:
-    """Samples per second and CPU seconds per sample, without the first fifth of the batches."""
+    """Returns samples/s and CPU seconds per sample, without the first fifth of the batches."""
     skipped = batches // 5
     start = time.perf_counter(), time.process_time()
     for taken, _ in enumerate(loader, 1):

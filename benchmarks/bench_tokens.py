@@ -1,7 +1,7 @@
-"""How fast do windows of tokens come, against the limit and against nanoGPT's get_batch?
+"""How fast are windows of tokens, against the limit and against nanoGPT's get_batch?
 
-A raw uint16 file that lies in the page cache, delivered as (x, y) of int64 in random order. The
-limit is what threads reach that only gather and convert the same windows into private buffers.
+A raw uint16 file in the page cache, delivered as (x, y) of int64 in random order. The limit is the
+speed of threads that only gather and convert the same windows into private buffers.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def measure(
 
 
 def compare(file: Path, batch: int, seq_len: int, seconds: float, rounds: int) -> dict[str, Any]:
-    """One shape of batches: every contender once a round."""
+    """Measures one shape of batches: every loader once per round."""
     dataset = TokenDataset(file, seq_len)
     sample_bytes = 2 * 8 * seq_len
     indices = _core.Permutation(len(dataset), 0, 0).indices(0, len(dataset))
@@ -67,7 +67,7 @@ def compare(file: Path, batch: int, seq_len: int, seconds: float, rounds: int) -
 
 
 def get_batch(file: Path, batch_size: int, block_size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """As in nanoGPT's train.py, on a CPU."""
+    """Returns a batch as in nanoGPT's train.py, on a CPU."""
     # We recreate np.memmap every batch to avoid a memory leak.
     data = np.memmap(file, dtype=np.uint16, mode="r")
     ix = torch.randint(len(data) - block_size, (batch_size,))
@@ -79,7 +79,7 @@ def get_batch(file: Path, batch_size: int, block_size: int) -> tuple[torch.Tenso
 
 
 def get_batch_rate(file: Path, batch: int, seq_len: int, seconds: float) -> float:
-    """Samples per second of get_batch in a loop."""
+    """Returns samples per second of get_batch in a loop."""
     get_batch(file, batch, seq_len)
     count = 0
     start = time.perf_counter()
@@ -90,7 +90,7 @@ def get_batch_rate(file: Path, batch: int, seq_len: int, seconds: float) -> floa
 
 
 def write_tokens(path: Path, count: int) -> Path:
-    """A raw file of random uint16 ids."""
+    """Writes a raw file of random uint16 ids."""
     random = np.random.default_rng(count)
     with path.open("wb") as file:
         for first in range(0, count, FILL_BYTES // 2):

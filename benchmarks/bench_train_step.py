@@ -1,10 +1,10 @@
 """How much longer is a training step with a loader than one whose batch never leaves the GPU?
 
 ResNet-50 on uint8 images and GPT-2 small on uint16 tokens, in AMP with bfloat16 and float16 (with a
-GradScaler). The same step takes its batches from one batch that was moved to the device before (the
-limit), from FastLoader, and from a DataLoader as people tune it: a worker for each core, kept,
-pinned memory, 4 batches ahead, copies that do not block. Images are normalised on the device in all
-three: by FastLoader's kernel behind the copy, or by torch.
+GradScaler). The same step uses one batch that is already on the device (the limit), FastLoader, and
+a tuned DataLoader: a persistent worker per core, pinned memory, 4 batches ahead, non-blocking
+copies. Images are normalised on the device in all three: by FastLoader's kernel after the copy, or
+by torch.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def measure(
     device: str | None = None,
     small: bool = False,
 ) -> dict[str, Any]:
-    """`small`: models that show that the program works, and nothing else."""
+    """Measures both models; `small` uses tiny models, to test the program."""
     where = gpu.device_for(device)
     cases = [
         make(scale, folder, where, precision, small)
@@ -95,7 +95,7 @@ def medians(runs: list[dict[str, Any]]) -> dict[str, float]:
 def steps(
     batches: Iterable[Any], prepare: Callable[[Any], Any], step: Step, device: torch.device
 ) -> dict[str, Any]:
-    """Trains for some steps; returns seconds of one, and the shares of them spent waiting."""
+    """Trains for some steps; returns the seconds of a step, and the shares spent waiting."""
     source = forever(batches)
     for batch in itertools.islice(source, 5):
         step(prepare(batch))
@@ -142,7 +142,7 @@ def training(case: Any, device: torch.device) -> Step:
 
 
 class Stored(torch.utils.data.Dataset[Any]):
-    """Rows of memory maps, as people write it: one sample, copied."""
+    """The usual dataset over memory maps, which copies one sample."""
 
     def __init__(self, *arrays: np.ndarray) -> None:
         self.arrays = arrays
@@ -183,7 +183,7 @@ class Images:
 
     def by_torch(self, batch: Any) -> Any:
         images, labels = (tensor.to(self._device, non_blocking=True) for tensor in batch)
-        scaled = images.permute(0, 3, 1, 2).float().mul_(1 / 255)  # stays channels_last
+        scaled = images.permute(0, 3, 1, 2).float().mul_(1 / 255)  # keeps channels_last
         normal = scaled.sub_(self._mean).div_(self._std)
         return normal.to(PRECISIONS[self.precision]), labels
 
@@ -253,7 +253,7 @@ class Tokens:
 
 
 class TokenWindows(torch.utils.data.Dataset[Any]):
-    """Windows of tokens and those that follow, int64."""
+    """Windows of tokens, and the same windows one token later, int64."""
 
     def __init__(self, tokens: np.ndarray, length: int) -> None:
         self.tokens, self.length = tokens, length

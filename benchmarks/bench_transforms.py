@@ -1,10 +1,10 @@
-"""How much faster are images normalised in the gather than by the steps of torchvision?
+"""How much faster is normalisation in the gather than with torchvision's transforms?
 
-Images of 224 x 224 x 3 uint8 in an .npy file that lies in the page cache become normalised bfloat16
+Images of 224 x 224 x 3 uint8 in an .npy file in the page cache become normalised bfloat16
 (C, H, W). torchvision's transforms v2 consist of the torch operations below (ToImage, ToDtype with
-scale, Normalize, ToDtype), which are run without its dispatcher: image by image, one thread on each
-core, and batch by batch with torch's own threads. First the bare work on images in memory, then
-whole loaders.
+scale, Normalize, ToDtype), which run here without its dispatcher: image by image, one thread per
+core, and batch by batch with torch's threads. First the transforms on images in memory, then whole
+loaders.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def measure(
 
 
 def against(rates: dict[str, list[float]], ours: str, others: list[str]) -> dict[str, Any]:
-    """The ratio to the fastest of the others."""
+    """Returns the ratio to the fastest of the others."""
     best = max(others, key=lambda name: statistics.median(rates[name]))
     return {"ratio": digits(median_ratio(rates[ours], rates[best])), "against": best}
 
@@ -91,14 +91,14 @@ def against(rates: dict[str, list[float]], ours: str, others: list[str]) -> dict
 
 
 def transformed(images: torch.Tensor) -> torch.Tensor:
-    """Images (..., H, W, C), uint8, as torchvision's steps make them bfloat16 (..., C, H, W)."""
+    """Converts uint8 (..., H, W, C) to bfloat16 (..., C, H, W) with torchvision's steps."""
     planes = images.movedim(-1, -3).contiguous()
     scaled = planes.to(torch.float32).mul_(1.0 / 255)
     return scaled.sub(PLANES[0]).div_(PLANES[1]).to(torch.bfloat16)
 
 
 class ImageDataset(torch.utils.data.Dataset[Any]):
-    """Images of a memory map, and what becomes of each."""
+    """Images of a memory map, transformed one by one."""
 
     def __init__(
         self, images: np.ndarray, transform: Callable[[torch.Tensor], torch.Tensor] | None = None
@@ -130,11 +130,11 @@ def fast_loader(images: np.ndarray) -> FastLoader[Any]:
     return FastLoader(dataset, BATCH, shuffle=True, drop_last=True, seed=0, transforms=transforms)
 
 
-# --- The bare work
+# --- The transforms alone
 
 
 def by_kernel(images: np.ndarray) -> Callable[[], int]:
-    """Delivers a batch, a share of it on each core; returns how many images that are."""
+    """Transforms a batch, a share per core; returns the number of images."""
     pixels = make_pixels(Field("image", "uint8", SHAPE), SHAPE, STEPS)
     out = np.empty((BATCH, *pixels.field.shape), pixels.field.storage)
     batches = Batches(images)
@@ -147,7 +147,7 @@ def by_kernel(images: np.ndarray) -> Callable[[], int]:
 
 
 def by_sample(images: np.ndarray) -> Callable[[], int]:
-    """The same with torch, image by image."""
+    """Transforms a batch with torch, image by image."""
     out = torch.empty((BATCH, 3, *SHAPE[:2]), dtype=torch.bfloat16)
     batches = Batches(images)
 
@@ -159,7 +159,7 @@ def by_sample(images: np.ndarray) -> Callable[[], int]:
 
 
 def by_batch(images: np.ndarray) -> Callable[[], int]:
-    """The same with torch, all at once."""
+    """Transforms a batch with torch, in one call."""
     batches = Batches(images)
 
     def batch() -> int:
@@ -170,7 +170,7 @@ def by_batch(images: np.ndarray) -> Callable[[], int]:
 
 
 class Batches:
-    """One batch of images in memory after the other."""
+    """Yields batches of images in memory."""
 
     def __init__(self, images: np.ndarray) -> None:
         self.images = np.array(images[: 16 * BATCH])
@@ -190,7 +190,7 @@ def on_every_core(pool: ThreadPoolExecutor, share: Callable[[int], None], batche
 
 
 def rate(work: Callable[[], int], threads: int, seconds: float) -> float:
-    """Images per second, with so many of torch's threads for one operation."""
+    """Returns images per second, with the given number of torch threads per operation."""
     with torch_threads(threads):
         work()
         count, start = 0, time.perf_counter()

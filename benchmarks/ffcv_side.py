@@ -1,9 +1,9 @@
-"""FFCV over the same rows; run by the interpreter of an environment that has FFCV installed.
+"""FFCV over the same rows; run with the interpreter of an environment that has FFCV.
 
     python ffcv_side.py X.npy Y.npy FILE.beton BATCH THREADS
 
-Packs the rows, prints a line when ready, then reads a number of seconds per line from standard
-input and answers with samples per second.
+Packs the rows and prints a line when ready. Then it reads numbers of seconds from standard input,
+one per line, and prints samples per second for each.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ def main() -> None:
 
 
 def rate(loader: Loader, batch: int, seconds: float) -> float:
-    """Samples per second of whole batches; the first batch of each epoch is not timed.
+    """Returns samples per second of whole batches, without the first batch of each epoch.
 
-    Every `iter()` of this loader allocates its buffers anew and waits for the first batch.
+    Every `iter()` of this loader allocates its buffers again and waits for the first batch.
     """
     count, elapsed = 0, 0.0
     while True:

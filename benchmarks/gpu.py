@@ -1,4 +1,4 @@
-"""What the benchmarks with a GPU share: which one it is, its clock, how busy it says it is."""
+"""Shared code of the benchmarks with a GPU: the device, its clock, its utilisation."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import torch
 
 
 def device_for(name: str | None) -> torch.device:
-    """The device of a benchmark: the GPU, or another one by name, to try the program."""
+    """Returns the device of a benchmark: the GPU, or the named one, to test the program."""
     if name is None and not torch.cuda.is_available():
         raise SystemExit("this benchmark needs a GPU; --device cpu tries the program without one")
     return torch.device(name or "cuda", None if name else torch.cuda.current_device())
 
 
 def describe(device: torch.device) -> dict[str, Any]:
-    """The device and its driver, for the result."""
+    """Describes the device and its driver, for the result."""
     if device.type != "cuda":
         return {"device": device.type}
     asked = "driver_version,pcie.link.gen.current,pcie.link.width.current"
@@ -39,7 +39,7 @@ def synchronize(device: torch.device) -> None:
 
 
 class Busy:
-    """Samples how busy the device says it is, as NVML counts: any kernel ran in the last moment."""
+    """Samples NVML's utilisation: the share of time in which any kernel ran."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -68,7 +68,7 @@ class Busy:
 
     @property
     def mean(self) -> float | None:
-        """Percent; None if nobody says."""
+        """Mean utilisation in percent; None if NVML is not available."""
         return sum(self.samples) / len(self.samples) if self.samples else None
 
 
@@ -85,10 +85,10 @@ def _ask(device: torch.device, what: str) -> list[str] | None:
 
 
 class Stall:
-    """How long the device waited for batches: the time between events around each `next()`.
+    """Measures how long the device waited for batches: the time between events around `next()`.
 
-    What the device does between two events recorded on the stream that computes is to wait: for
-    the host to come back from `next()`, or for the copy of the batch.
+    Between two events on the computing stream the device only waits: for the host to return from
+    `next()`, or for the copy of the batch.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -114,7 +114,7 @@ class Stall:
 
     @property
     def device_s(self) -> float | None:
-        """Seconds, after a synchronisation; None without a device that has a clock."""
+        """Returns seconds, after a synchronisation; None for a device without events."""
         if not self._pairs:
             return None
         return sum(before.elapsed_time(after) for before, after in self._pairs) / 1e3

@@ -1,4 +1,4 @@
-"""What every benchmark shares: arguments, a folder for data, the result as JSON."""
+"""Shared code of the benchmarks: arguments, a folder for data, the result as JSON."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def main(name: str, measure: Callable[..., dict[str, Any]], *options: str) -> No
     """Runs a benchmark as a program.
 
     Args:
-        name: Of the benchmark, for the result.
+        name: Name of the benchmark, for the result.
         measure: Called with `scale`, `folder` and each option as a keyword argument.
         options: Names of further arguments, strings or absent.
     """
@@ -49,13 +49,13 @@ def main(name: str, measure: Callable[..., dict[str, Any]], *options: str) -> No
 
 @contextmanager
 def data_folder(parent: Path | None):
-    """A new folder inside `parent` for a while."""
+    """Creates a folder inside `parent` and removes it afterwards."""
     with tempfile.TemporaryDirectory(prefix="fastload-", dir=parent) as folder:
         yield Path(folder)
 
 
 def write_rows(path: Path, rows: int, row_bytes: int) -> Path:
-    """An .npy file of random bytes, uint8 (rows, row_bytes), which then lies in the page cache."""
+    """Writes an .npy file of random bytes, uint8 (rows, row_bytes), into the page cache."""
     random = np.random.default_rng(row_bytes)
     array = np.lib.format.open_memmap(path, "w+", np.uint8, (rows, row_bytes))
     step = max(1, FILL_BYTES // row_bytes)
@@ -67,6 +67,6 @@ def write_rows(path: Path, rows: int, row_bytes: int) -> Path:
 
 
 def write_labels(path: Path, rows: int) -> Path:
-    """An .npy file of int64 labels: 0, 1, 2, ..."""
+    """Writes an .npy file of int64 labels: 0, 1, 2, ..."""
     np.save(path, np.arange(rows, dtype=np.int64))
     return path

@@ -1,9 +1,9 @@
-"""Writes a folder of images as MDS; run by the interpreter of an environment that has `streaming`.
+"""Writes a folder of images as MDS; run with an interpreter that has `streaming`.
 
     python mds_side.py FOLDER TARGET
 
-Prints a line when ready; then each line of standard input, `ENCODING PROCESSES`, is a run that is
-answered with its seconds. Several processes write a part each, whose indices are merged.
+Prints a line when ready. Then it reads lines `ENCODING PROCESSES` from standard input, writes the
+folder, and prints the seconds. Several processes write a part each, whose indices are merged.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def write(job: Job) -> None:
 
 
 def content(path: str, encoding: str) -> object:
-    """As the converter of ImageNet does it; of an open JPEG file MDS keeps the bytes."""
+    """Returns an opened image, as in the ImageNet converter; MDS keeps the bytes of a JPEG."""
     if encoding == "jpeg":
         return Image.open(path)
     with open(path, "rb") as file:

@@ -1,4 +1,4 @@
-"""The models that the training benchmarks train, from their published descriptions."""
+"""Models of the training benchmarks, from their published descriptions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 
 class Bottleneck(nn.Module):
-    """A residual block of three convolutions, the stride in the one of 3 x 3."""
+    """A residual block of three convolutions, with the stride in the 3 x 3 convolution."""
 
     def __init__(self, inputs: int, width: int, stride: int) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ def resnet(blocks: tuple[int, ...] = (3, 4, 6, 3), width: int = 64) -> nn.Module
 
 
 class Block(nn.Module):
-    """Attention to what came before, then two dense layers."""
+    """Causal attention, then two dense layers."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """GPT-2 small (Radford et al. 2019) by default; gives the loss of tokens (B, length)."""
+    """GPT-2 small (Radford et al. 2019) by default; returns the loss of tokens (B, length)."""
 
     def __init__(
         self, vocabulary: int = 50_304, length: int = 1_024, depth: int = 12, width: int = 768

@@ -22,7 +22,7 @@ BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 
 
 def main(page: Path, picture: Path, results: Path = HERE / "results") -> None:
-    """Rewrites what stands between the markers of `page`, and `picture`."""
+    """Rewrites the text between the markers of `page`, and `picture`."""
     documents = {path.stem: json.loads(path.read_text()) for path in results.glob("*.json")}
     text = page.read_text()
     marked = re.compile(f"{BEGIN}.*?{END}", re.DOTALL)

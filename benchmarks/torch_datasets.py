@@ -1,4 +1,4 @@
-"""The two datasets over .npy files that torch's DataLoader is measured with."""
+"""Two datasets over .npy files for torch's DataLoader."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 
 class MemmapDataset(torch.utils.data.Dataset):
-    """As people write it: `__getitem__` alone, over memory-mapped arrays."""
+    """The usual dataset: `__getitem__` over memory-mapped arrays."""
 
     def __init__(self, x: Path, y: Path) -> None:
         self.x = np.load(x, mmap_mode="r")
@@ -24,7 +24,7 @@ class MemmapDataset(torch.utils.data.Dataset):
 
 
 class BatchedDataset(torch.utils.data.Dataset):
-    """The best that torch can do: numpy gathers the whole batch in one call, nothing is collated.
+    """The fastest dataset for torch: numpy gathers a batch in one call, without collating.
 
     Use with `collate_fn=identity`.
     """

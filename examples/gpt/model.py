@@ -48,7 +48,7 @@ class GPT(nn.Module):
             nn.init.normal_(module.weight, std=0.02)
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """The mean loss of predicting `y` from `x`, both int64 (batch, length)."""
+        """Returns the mean loss of predicting `y` from `x`, both int64 (batch, length)."""
         places = torch.arange(x.shape[1], device=x.device)
         hidden = self.blocks(self.token(x) + self.position(places))
         return functional.cross_entropy(self.head(self.norm(hidden)).flatten(0, 1), y.flatten())

@@ -13,7 +13,7 @@ VOCABULARY = 256  # the tokens are bytes
 
 
 def write_tokens(folder: Path, count: int = 1_000_000) -> None:
-    """Writes `train.bin` and `val.bin`, uint16, of the text of Python's own library."""
+    """Writes `train.bin` and `val.bin`, uint16, from the sources of Python's standard library."""
     text = bytearray()
     for path in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")):
         text += path.read_bytes()

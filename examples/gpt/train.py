@@ -1,4 +1,4 @@
-"""Trains a small GPT on a file of tokens, as nanoGPT does."""
+"""Trains a small GPT on a file of tokens, like nanoGPT."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def batches_of(split: str, args: argparse.Namespace, shuffle: bool = False) -> I
 
 
 def learning_rate(step: int, args: argparse.Namespace) -> float:
-    """Linear warm-up, then a cosine down to a tenth."""
+    """Returns the learning rate: linear warm-up, then a cosine down to a tenth."""
     if step < args.warmup:
         return args.learning_rate * (step + 1) / (args.warmup + 1)
     done = (step - args.warmup) / max(1, args.steps - args.warmup)

@@ -1,4 +1,4 @@
-"""Images in the shape of CIFAR-10, the usual dataset over them, and what is done to a batch."""
+"""Images in the shape of CIFAR-10, the usual dataset over them, and transforms of a batch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 def write_images(folder: Path, split: str, count: int) -> None:
     """Writes `<split>_images.npy`, uint8 (count, 3, 32, 32), and `<split>_labels.npy`, int64.
 
-    There is nothing to download: an image is the pattern of its class, shifted, under noise.
+    Nothing is downloaded: an image is the shifted pattern of its class plus noise.
     """
     random = np.random.default_rng([len(split), count])
     patterns = np.random.default_rng(0).integers(0, 256, (10, 3, 4, 4)).repeat(8, 2).repeat(8, 3)
@@ -42,12 +42,12 @@ class Images(Dataset):
 
 
 def normalise(images: torch.Tensor) -> torch.Tensor:
-    """From uint8 to floats of mean 0 and deviation 1, roughly."""
+    """Converts uint8 to floats with a mean of about 0 and a deviation of about 1."""
     return images.float().div(255).sub(0.5).div(0.25)
 
 
 def augment(images: torch.Tensor) -> torch.Tensor:
-    """Random crops of the images padded by 4 pixels, each flipped or not."""
+    """Returns random crops of the images padded by 4 pixels, randomly flipped."""
     count, device = len(images), images.device
     padded = functional.pad(images, (4, 4, 4, 4))
     place = torch.arange(32, device=device)

@@ -26,7 +26,7 @@ class Block(nn.Module):
 
 
 def resnet(blocks: int = 3, width: int = 16, classes: int = 10) -> nn.Sequential:
-    """From float images (batch, 3, 32, 32) to scores (batch, classes)."""
+    """Maps float images (batch, 3, 32, 32) to scores (batch, classes)."""
     layers: list[nn.Module] = [
         nn.Conv2d(3, width, 3, padding=1, bias=False),
         nn.BatchNorm2d(width),

@@ -1,4 +1,4 @@
-"""Trains a small ResNet on images of 32 x 32 pixels, as the CIFAR experiments do."""
+"""Trains a small ResNet on images of 32 x 32 pixels, like the CIFAR experiments."""
 
 from __future__ import annotations
 

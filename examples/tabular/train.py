@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset, random_split
 
 
 def table(rows: int) -> TensorDataset:
-    """Eight columns, and a price that depends on them: a sample is (features, price)."""
+    """Returns eight columns and a price that depends on them: a sample is (features, price)."""
     random = np.random.default_rng(0)
     features = random.normal(size=(rows, 8)).astype(np.float32)
     price = features[:, 0] * features[:, 1] + np.sin(2 * features[:, 2]) + features[:, 3:].sum(1)
