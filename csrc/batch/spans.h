@@ -1,6 +1,7 @@
 // The samples of a ragged column that a batch holds.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -27,6 +28,12 @@ struct SpanTable {
   std::vector<std::int64_t> offsets;
 
   Spans spans() const { return {begins, offsets}; }
+};
+
+// Makes the samples of a ragged column equally long.
+struct Padding {
+  std::int64_t length;                 // of each sample with its padding, in elements
+  std::span<const std::byte> element;  // what follows the elements of a shorter sample
 };
 
 }  // namespace fastload

@@ -75,8 +75,10 @@ class Copier {
     const std::size_t first = k * samples_.batch;
     const Spans spans =
         part_.column->bounds == nullptr ? Spans{} : part_.spans.spans().part(first, samples_.batch);
-    const auto runs = gatherer_.runs(*part_.column, samples_.indices.subspan(first, samples_.batch),
-                                     spans, buffer_.data());
+    RowResolver& resolver = gatherer_.resolver();
+    resolver.resolve_runs({*part_.column, samples_.indices.subspan(first, samples_.batch), spans},
+                          nullptr, buffer_.data());
+    const auto runs = resolver.runs();
     for (const Run& run : runs) check_mapped(run.from);
     runs_[k].assign(runs.begin(), runs.end());
   }
@@ -149,7 +151,8 @@ Part part_of(Gatherer& gatherer, const Column& column, IndexSpan indices) {
   if (column.bounds != nullptr) {
     gatherer.read_spans(column, indices, part.spans, Reading::mapped);
   } else if (part.plain()) {
-    const auto rows = gatherer.addresses(column, indices);
+    gatherer.resolver().resolve_rows(column, indices);
+    const auto rows = gatherer.resolver().rows();
     part.addresses.assign(rows.begin(), rows.end());
     for (const std::byte* row : rows) Copier::check_mapped(row);
   }

@@ -61,8 +61,9 @@ void Readahead::observe(Monitor& monitor, std::int64_t bytes) {
 
 bool Readahead::ask_if_missing(Gatherer& gatherer, const Column& column, IndexSpan indices,
                                const Spans& spans) {
-  if (gatherer.resident(column, indices, spans)) return false;
-  gatherer.will_need(column, indices, spans);
+  const ColumnSamples samples{column, indices, spans};
+  if (gatherer.resolver().is_resident(samples)) return false;
+  gatherer.resolver().will_need(samples);
   return true;
 }
 

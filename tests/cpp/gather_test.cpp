@@ -55,8 +55,8 @@ void check_everything(const TestTable& data) {
       check_gather(gatherer, data, {first, first + 1, first + 2, first + 3, first + 6}, reading);
     }
     for (const Column& column : data.table->columns()) {
-      gatherer.will_need(column, all, {});
-      gatherer.resident(column, all, {});
+      gatherer.resolver().will_need({column, all});
+      gatherer.resolver().is_resident({column, all});
     }
   }
 }
@@ -313,8 +313,8 @@ int main() {
     const Folder folder;
     const TestTable data(folder, {10}, {{.row_bytes = 0}});
     Gatherer gatherer(*data.table);
-    CHECK(gatherer.resident(data.table->columns()[0], Indices{1, 2, 3}, {}));
-    gatherer.will_need(data.table->columns()[0], Indices{1, 2, 3}, {});
+    CHECK(gatherer.resolver().is_resident({data.table->columns()[0], Indices{1, 2, 3}}));
+    gatherer.resolver().will_need({data.table->columns()[0], Indices{1, 2, 3}});
     gatherer.gather(data.table->columns()[0], Indices{1, 2, 3}, nullptr, Reading::mapped);
   });
 }

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "batch/copy.h"
 #include "batch/gather.h"
 #include "engine_fixtures.h"
 #include "ragged_fixtures.h"
@@ -63,9 +64,9 @@ void check_everything(const RaggedTable& data) {
     check_gather(gatherer, data, {rows - 1, rows - 1, 0, 0}, reading);
     SpanTable spans;
     gatherer.read_spans(data.column(), all, spans, reading);
-    gatherer.resident(data.column(), all, spans.spans());
-    gatherer.will_need(data.column(), all, spans.spans());
-    gatherer.will_need(data.column().bounds->column, all, {});
+    gatherer.resolver().is_resident({data.column(), all, spans.spans()});
+    gatherer.resolver().will_need({data.column(), all, spans.spans()});
+    gatherer.resolver().will_need({data.column().bounds->column, all});
   }
 }
 
