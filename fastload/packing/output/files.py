@@ -47,9 +47,25 @@ def write_all(descriptor: int, data: memoryview) -> None:
 
 
 def sync_folder(path: str) -> None:
-    """Makes the names in a folder last."""
+    """Flushes the names in a folder to the disk.
+
+    Raises:
+        OSError: the folder cannot be opened or flushed; names the folder.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.fsync(descriptor)
+        with errors_name(path):
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextlib.contextmanager
+def errors_name(path: str) -> Iterator[None]:
+    """Adds `path` to an OSError of a descriptor, which names no file."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, path) from error

@@ -11,7 +11,7 @@ from typing import Any
 from fastload.errors import refuse_pipe
 from fastload.formats.manifest import Skipped
 from fastload.formats.missing import MissingCounts
-from fastload.packing.output.files import sync_folder, write_all
+from fastload.packing.output.files import errors_name, sync_folder, write_all
 from fastload.packing.output.writer import Written
 
 Key = tuple[str, int]
@@ -36,10 +36,12 @@ class Journal:
     """
 
     def __init__(self, path: str) -> None:
+        self._path = path
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
         sync_folder(os.path.dirname(path))
         self.written, size = replay(path)
-        os.truncate(self._descriptor, size)
+        with errors_name(path):
+            os.truncate(self._descriptor, size)
 
     def add(self, group: str, shard: int, written: Written) -> None:
         """Notes a finished shard."""
@@ -57,8 +59,9 @@ class Journal:
 
     def _append(self, entry: dict[str, object]) -> None:
         line = json.dumps(entry, separators=(",", ":"), allow_nan=False) + "\n"
-        write_all(self._descriptor, memoryview(line.encode("ascii")))
-        os.fdatasync(self._descriptor)
+        with errors_name(self._path):
+            write_all(self._descriptor, memoryview(line.encode("ascii")))
+            os.fdatasync(self._descriptor)
 
 
 def replay(path: str) -> tuple[dict[Key, Written], int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -51,43 +50,6 @@ def test_broken_off_and_done_again(
         with pytest.raises(ValueError, match="there is nothing to resume"):
             grow(out, resume=True)
         assert same_bytes(out, tmp_path / "clean")
-
-
-@pytest.mark.parametrize("moment", range(1, 9))
-def test_killed_at_any_rename_of_an_append(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: int
-) -> None:
-    """The old dataset or the new one is there; the same command makes it the new one, once."""
-
-    class Killed(BaseException):
-        pass
-
-    out = tmp_path / "out"
-    fastload.pack(np.arange(9), out, shard_size=32)
-    steps = {"replace": os.replace, "unlink": os.unlink}
-    done = 0
-
-    def dies(name: str) -> Any:
-        def step(*arguments: Any, **options: Any) -> None:
-            nonlocal done
-            if str(arguments[0]).rpartition("/")[2].startswith(".tmp-") and name == "unlink":
-                return  # the dead remove nothing
-            done += 1
-            if done >= moment:
-                raise Killed
-            steps[name](*arguments, **options)
-
-        return step
-
-    with monkeypatch.context() as patch:
-        for name in steps:
-            patch.setattr(os, name, dies(name))
-        with pytest.raises(Killed):
-            fastload.append(np.arange(9, 20), out, shard_size=64)
-    assert len(fastload.open(out)) in (9, 20)
-    fastload.append(np.arange(9, 20), out, shard_size=64)
-    assert column(out).tolist() == list(range(20))
-    assert not (out / ".fastload").exists()
 
 
 def test_a_change_of_mind_after_a_break(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,32 +102,3 @@ def test_only_one_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
                 call()
     assert finish(process)[0] == 0
     assert len(fastload.open(out)) == 64
-
-
-def test_no_room_for_an_append(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    out = tmp_path / "out"
-    fastload.pack(np.arange(9), out)
-    shutil.copytree(out, tmp_path / "clean")
-    before, write, calls, limit = content(out), os.write, 0, 1
-
-    def full(descriptor: int, data: Any) -> int:
-        nonlocal calls
-        calls += 1
-        if calls >= limit:
-            raise OSError(28, "No space left on device")
-        return write(descriptor, data)
-
-    for limit in range(1, 30, 2):  # noqa: B007
-        calls = 0
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "write", full)
-            try:
-                fastload.append(np.arange(9, 20), out, shard_size=32)
-            except OSError as error:
-                assert error.errno == 28  # noqa: PT017
-            else:
-                break
-        assert {name: content(out)[name] for name in before} == before
-        assert len(fastload.open(out)) == 9
-    fastload.append(np.arange(9, 20), tmp_path / "clean", shard_size=32)
-    assert same_bytes(out, tmp_path / "clean")

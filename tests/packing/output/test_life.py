@@ -58,45 +58,6 @@ def test_no_room_for_a_shard(tmp_path: Path, workers: int) -> None:
         fastload.open(tmp_path / "out")
 
 
-def test_no_room_for_the_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write = os.write
-
-    def full(descriptor: int, data: Any) -> int:
-        if bytes(data[:20]).startswith(b'{\n"fastload"'):
-            raise OSError(28, "No space left on device")
-        return write(descriptor, data)
-
-    monkeypatch.setattr(os, "write", full)
-    with pytest.raises(OSError, match="No space left on device") as raised:
-        fastload.pack(np.arange(10), tmp_path / "out")
-    assert raised.value.filename == str(tmp_path / "out/fastload.json")
-    assert sorted(os.listdir(tmp_path / "out")) == [".fastload", "shard-000000.safetensors"]
-    monkeypatch.undo()
-    fastload.pack(np.arange(10), tmp_path / "out", resume=True)
-    assert len(fastload.open(tmp_path / "out")) == 10
-
-
-@pytest.mark.parametrize("function", ["fdatasync", "replace"])
-def test_a_disk_that_fails_late(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str
-) -> None:
-    done = []
-    honest = getattr(os, function)
-
-    def fails(*arguments: Any) -> None:
-        done.append(arguments)
-        if len(done) == {"replace": 3, "fdatasync": 4}[function]:  # plan, shard, (journal), shard
-            raise OSError(5, "Input/output error")
-        honest(*arguments)
-
-    monkeypatch.setattr(os, function, fails)
-    with pytest.raises(OSError, match="Input/output error") as raised:
-        fastload.pack(np.arange(10), tmp_path / "out", shard_size=32)
-    assert raised.value.filename == str(tmp_path / "out/shard-000001.safetensors")
-    assert shards(tmp_path / "out") == ["shard-000000.safetensors"]
-    assert not list((tmp_path / "out").glob(".tmp*"))
-
-
 def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write = os.write
     monkeypatch.setattr(os, "write", lambda file, data: write(file, data[:1000]))
@@ -250,54 +211,6 @@ def test_a_failing_replacement_leaves_the_old_dataset(tmp_path: Path) -> None:
     new = {"x": np.arange(5.0), "t": ["a"] * 5}
     fastload.pack(new, out, overwrite=True)
     fastload.pack(new, tmp_path / "clean")
-    assert same_bytes(out, tmp_path / "clean")
-
-
-@pytest.mark.parametrize("moment", range(3))
-def test_a_replacement_killed_while_files_move_is_ended_by_the_next_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: int
-) -> None:
-    out, new = tmp_path / "out", {"x": np.arange(64)}
-    fastload.pack({"x": np.arange(1000)}, out, shard_size=1 << 10)
-    fastload.pack(new, tmp_path / "clean", shard_size=1 << 8)
-    rename, left = os.rename, moment
-
-    def killed(a: str, b: str) -> None:
-        nonlocal left
-        if left == 0:
-            raise KeyboardInterrupt
-        left -= 1
-        rename(a, b)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "rename", killed)
-        with pytest.raises(KeyboardInterrupt):
-            fastload.pack(new, out, shard_size=1 << 8, overwrite=True)
-    with pytest.raises(FormatError, match="incomplete"):
-        fastload.open(out)
-    fastload.pack(new, out, shard_size=1 << 8, resume=True)
-    assert same_bytes(out, tmp_path / "clean")
-
-
-def test_a_replacement_killed_while_old_shards_go_leaves_none_of_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out, new = tmp_path / "out", {"x": np.arange(64)}
-    fastload.pack({"x": np.arange(1000)}, out, shard_size=1 << 10)
-    fastload.pack(new, tmp_path / "clean", shard_size=1 << 8)
-
-    clear = folder.OutputFolder._clear_old_manifests
-
-    def killed(self: folder.OutputFolder) -> None:
-        if Path(self.path) == out:
-            raise KeyboardInterrupt
-        clear(self)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(folder.OutputFolder, "_clear_old_manifests", killed)
-        with pytest.raises(KeyboardInterrupt):
-            fastload.pack(new, out, shard_size=1 << 8, overwrite=True)
-    fastload.pack(new, out, shard_size=1 << 8, resume=True)
     assert same_bytes(out, tmp_path / "clean")
 
 

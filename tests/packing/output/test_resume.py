@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from broken_off import Stop, stopped_at, watched
+from broken_off import stopped_at, watched
 from packing import column, encoded, noise, put, refused, same_bytes
 from slow_pack import SHARDS, finish, start, unfinished
 from waiting import wait_for
@@ -243,36 +243,6 @@ def images(root: Path, bad: tuple[int, ...] = ()) -> None:
         put(root / f"{number % 3}/{number:02d}.png", content)
 
 
-@pytest.mark.parametrize("moment", range(1, 14))
-def test_broken_off_while_gaps_are_closed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: int
-) -> None:
-    images(tmp_path / "in", bad=(0, 7, 8, 20))
-    pack = {"source": tmp_path / "in", "shard_size": 4 * 68, "workers": 1}
-    fastload.pack(out=tmp_path / "clean", **pack)
-    replace, calls = os.replace, 0
-
-    def stops(*arguments: Any) -> None:
-        nonlocal calls
-        calls += 1
-        if calls == moment:
-            raise Stop
-        replace(*arguments)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "replace", stops)
-        with pytest.raises(Stop):
-            fastload.pack(out=tmp_path / "out", **pack)
-    # The plan, six shards, five moved ones, the manifest.
-    if moment == 1:
-        assert not (tmp_path / "out/.fastload/journal.jsonl").exists()
-        return
-    dropped = [line for line in journal(tmp_path / "out") if "dropped_from" in line]
-    assert dropped == ([{"group": "main", "dropped_from": 0}] if moment > 7 else [])
-    fastload.pack(out=tmp_path / "out", resume=True, **pack)
-    assert same_bytes(tmp_path / "out", tmp_path / "clean")
-
-
 def test_an_archive_is_read_on_from_where_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -351,32 +321,6 @@ def test_many_files_are_stamped_folder_by_folder(
 
 
 # --- No room ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("moment", range(1, 22))
-def test_a_full_disk_at_any_write_is_survived(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: int
-) -> None:
-    source = np.arange(20)
-    write, calls = os.write, 0
-
-    def full(descriptor: int, data: Any) -> int:
-        nonlocal calls
-        calls += 1
-        if calls >= moment:
-            raise OSError(28, "No space left on device")
-        return write(descriptor, data)
-
-    out = tmp_path / "out"
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "write", full)
-        with pytest.raises(OSError, match="No space left on device"):
-            fastload.pack(source, out, shard_size=32)
-    assert not list(out.glob(".tmp-*"))
-    assert not (out / "fastload.json").exists()
-    fastload.pack(source, out, shard_size=32, resume=True)
-    fastload.pack(source, tmp_path / "clean", shard_size=32)
-    assert same_bytes(out, tmp_path / "clean")
 
 
 def test_all_is_written_or_an_error(tmp_path: Path) -> None:
