@@ -31,7 +31,6 @@ from fastload.formats import checks
 from fastload.formats.extents import Extents
 from fastload.formats.structure import REAL, with_added
 from fastload.order.masks import Mask
-from fastload.order.samplers import bottom, is_masked, is_own
 
 _HELPERS = (
     "iterate the FastLoader itself; with Accelerate and transformers use prepare and "
@@ -272,9 +271,10 @@ def device_is_another(device: Any) -> bool:
 
 
 def _real(loader: Any) -> str | None:
-    if not is_masked(loader):
+    samplers = loader._samplers
+    if not samplers.adds_mask(loader.tail):
         return None
-    return "keys" if is_own(bottom(loader._index_sampler)) else "all"
+    return "all" if samplers.own is None else "keys"
 
 
 def _refusal(loader: Any, extents: Extents | None) -> str | None:

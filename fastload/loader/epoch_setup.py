@@ -23,8 +23,8 @@ from fastload.loader.explain import why_not_collated
 from fastload.loader.handover import BatchTransform
 from fastload.loader.plan_settings import PlanSettings
 from fastload.loader.resources import AutoDefaults, LoaderResources
-from fastload.order.position import Bookmark
-from fastload.order.samplers import bottom, is_keyed
+from fastload.order.position import Epochs
+from fastload.order.samplers import SamplerView
 
 _DEPTH_BYTES = 64 << 20
 _MAX_DEPTH = 64
@@ -35,8 +35,8 @@ class FeedSettings:
     """Settings of the index feed, and of the random numbers that depend on it.
 
     Attributes:
-        sampler: Yields the batches of indices.
-        position: Position of the loader; updated when the epoch starts.
+        samplers: Samplers of the loader.
+        epochs: Epochs of the loader; the feed starts the next one.
         generator: Generator of torch's base seed.
         draws_base_seed: True if a new iterator draws that seed, as DataLoader does.
         seed: Seed of random transforms; None: torch's base seed.
@@ -45,8 +45,8 @@ class FeedSettings:
         batches_ahead: Batches of indices that such a DataLoader draws before the first `next()`.
     """
 
-    sampler: Any
-    position: Bookmark
+    samplers: SamplerView
+    epochs: Epochs
     generator: torch.Generator | None
     draws_base_seed: bool
     seed: int | None
@@ -151,7 +151,6 @@ def make_setup(
     plan: BatchPlan,
     resources: LoaderResources,
     defaults: AutoDefaults,
-    position: Bookmark,
     *,
     is_new: bool,
 ) -> EpochSetup:
@@ -162,13 +161,13 @@ def make_setup(
         plan: See `current_plan`.
         resources: The resources of the loader.
         defaults: The values that the loader chose itself.
-        position: The position of the loader.
         is_new: True for a new iterator, False for a persistent one that restarts.
 
     Raises:
         RuntimeError: torch cannot use the loader's device.
     """
-    sampler, workers = loader._index_sampler, loader.num_workers
+    samplers, epochs, workers = loader._samplers, loader._epochs, loader.num_workers
+    seeded = samplers.seeded
     prefetch = 2 if loader.prefetch_factor is None else loader.prefetch_factor
     is_auto = workers == defaults.workers
     has_prefetch = loader.prefetch_factor != defaults.prefetch
@@ -176,9 +175,8 @@ def make_setup(
         check_prefetch(prefetch)
     target = resources.target(loader.device, static=loader.static_buffers)
     device_fields = _device_fields(plan, target)
-    size = getattr(sampler, "batch_size", None)
     batch_bytes = plan.delivered_bytes - device_fields.spared_bytes
-    batch_bytes *= size if isinstance(size, int) else 1
+    batch_bytes *= samplers.batch_size or 1
     depth = max(1, prefetch * workers) if has_prefetch else default_depth(batch_bytes, workers)
     pin = loader.pin_memory and pins(loader.pin_memory_device, may_warn=is_new)
     if target is not None and target.pool is not None:
@@ -187,11 +185,11 @@ def make_setup(
     return EpochSetup(
         plan=plan,
         feed=FeedSettings(
-            sampler=sampler,
-            position=position,
+            samplers=samplers,
+            epochs=epochs,
             generator=loader.generator,
-            draws_base_seed=not is_keyed(sampler) and not position.has_base_seed,
-            seed=bottom(sampler).seed if is_keyed(sampler) else loader.seed,
+            draws_base_seed=seeded is None and not epochs.has_base_seed,
+            seed=loader.seed if seeded is None else seeded.seed,
             torch_workers=0 if is_auto else workers,
             batches_ahead=0 if is_auto else workers * prefetch,
         ),

@@ -1,4 +1,4 @@
-"""Whether a loader's data are native, why not, and what a loader is, in words."""
+"""Why a loader's data are not native, warnings about slow data, and the repr of a loader."""
 
 from __future__ import annotations
 
@@ -43,33 +43,35 @@ def why_not_native(loader: Any) -> str | None:
     return why_not_collated(loader) or why_only_python(loader.dataset)
 
 
-def warn_of_slow_data(loader: Any, extents: Extents | None, said: set[str]) -> None:
+def warn_of_slow_data(loader: Any, extents: Extents | None, warned: set[str]) -> None:
     """Warns once where data load much slower than the user would expect.
 
     Args:
         loader: A FastLoader.
         extents: Where its samples lie; None if torch loads or collates them.
-        said: Warnings that were given; grows.
+        warned: Warnings that were issued; grows.
     """
     if extents is not None:
-        _warn_of_strides(extents, said)
-    elif "not native" not in said and loader._auto_collation and holds_native_kinds(loader.dataset):
-        said.add("not native")
+        _warn_of_strides(extents, warned)
+    elif (
+        "not native" not in warned and loader._auto_collation and holds_native_kinds(loader.dataset)
+    ):
+        warned.add("not native")
         warn(
             "torch loads this dataset, much slower than native data are loaded: "
             f"{why_not_native(loader)}"
         )
 
 
-def _warn_of_strides(extents: Extents, said: set[str]) -> None:
+def _warn_of_strides(extents: Extents, warned: set[str]) -> None:
     for group in extents.groups:
         for column in group.columns:
-            if column.strides is None or "strides" in said:
+            if column.strides is None or "strides" in warned:
                 continue
             pieces, shard = max((_pieces(column, s), s) for s in range(len(column.sources)))
             if pieces == 1:
                 continue
-            said.add("strides")
+            warned.add("strides")
             size, rows = column.row_bytes, int(group.shard_rows[shard])
             copy = f"{rows * size / _MB:,.1f} MB" if rows * size >= _MB / 10 else "less than 0.1 MB"
             warn(
@@ -123,7 +125,7 @@ def _batches(loader: Any) -> str:
 def _order(loader: Any) -> str:
     if isinstance(loader.dataset, IterableDataset):
         return "order of the stream"
-    sampler = loader.sampler
+    sampler = loader._samplers.base
     if type(sampler) is KeyedSampler:
         shuffled = "shuffled" if sampler.shuffle else "in order"
         return f"{shuffled} by seed={sampler.seed}"
@@ -134,7 +136,7 @@ def _order(loader: Any) -> str:
 
 
 def _settings(loader: Any) -> str:
-    """What was chosen of shard, tail, transforms, errors and device; empty if nothing was."""
+    """Returns shard, tail, transforms, on_error and device where they differ from the default."""
     chosen = []
     if isinstance(loader.shard, tuple):
         chosen.append(f"shard={loader.shard}")

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from fastload.device.prefetcher import Target
-from fastload.order.position import Progress
+from fastload.order.position import Position
 
-Turn = tuple[Progress, int]
+Turn = tuple[Position, int]
 """The epoch of a batch, and how many turns it counts with it."""
 
 Load = Callable[[], tuple[Any, Turn]]
@@ -45,7 +45,7 @@ class Handover:
             Exception: what `load`, for this batch, or `batch_transform` raised.
         """
         prefetcher = self._prefetcher
-        batch, (progress, turn) = (
+        batch, (position, turn) = (
             load() if prefetcher is None else prefetcher.next(load, load_ready)
         )
         if self._batch_transform is not None:
@@ -53,5 +53,5 @@ class Handover:
                 batch = self._batch_transform(batch)
             except StopIteration as stop:
                 raise RuntimeError("batch_transform raised StopIteration") from stop
-        progress.handed = max(progress.handed, turn)  # threads may overtake each other here
+        position.delivered = max(position.delivered, turn)  # threads may overtake each other here
         return batch

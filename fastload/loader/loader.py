@@ -26,9 +26,9 @@ from fastload.loader.resources import AutoDefaults, LoaderResources
 from fastload.loader.stateful import StatefulLoader
 from fastload.loader.torch_iterator import TrackedSampler, torch_iterator
 from fastload.loader.trainer_warnings import warn_of_replacement
-from fastload.order.position import Bookmark
-from fastload.order.samplers import is_own
-from fastload.order.state_dict import prepare_sampler
+from fastload.order.position import Epochs
+from fastload.order.samplers import SamplerView, is_own
+from fastload.order.state_dict import prepare_samplers
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -178,8 +178,9 @@ class FastLoader(StatefulLoader[T_co]):
             given: The arguments of the constructor.
             arguments: The same, resolved.
         """
-        self._defaults, self._mark = AutoDefaults(), Bookmark()
         self._resources, self._tracked = LoaderResources(), None
+        self._samplers, self._epochs = SamplerView(self._index_sampler), Epochs()
+        self._defaults = AutoDefaults()
         if arguments.has_auto_workers:
             self._defaults.choose_workers(self, given.prefetch_factor, given.persistent_workers)
         if given.prefetch_factor is None:
@@ -248,19 +249,19 @@ class FastLoader(StatefulLoader[T_co]):
         elif isinstance(iterator, _NativeIterator) or setup is not None:
             self._iterator = self._get_iterator()
         else:
-            prepare_sampler(self._mark, super()._index_sampler)
+            prepare_samplers(self._samplers, self._epochs)
             iterator._reset(self)
             iterator._next_data.restart(self._handover())
         return self._iterator
 
     def _get_iterator(self) -> Any:
-        self._mark.waiting = True
+        self._epochs.waiting = True
         setup, resources = self._native_setup(is_new=True), self._resources
         warn_of_slow_data(self, None if setup is None else setup.plan.extents, resources.warned)
         resources.uses_torch, self._has_threads = setup is None, setup is not None
         if setup is None:
             self._defaults.take_back_workers(self)
-            return torch_iterator(self, self._mark, self._handover, resources.stats)
+            return torch_iterator(self, self._handover, resources.stats)
         warn_of_unused(self, resources.warned)
         warn_of_threads(self.num_workers, resources.warned)
         return _NativeIterator(setup)
@@ -279,8 +280,8 @@ class FastLoader(StatefulLoader[T_co]):
         plan = current_plan(self, resources)
         if plan is None:
             return None
-        prepare_sampler(self._mark, self._index_sampler)
-        return make_setup(self, plan, resources, self._defaults, self._mark, is_new=is_new)
+        prepare_samplers(self._samplers, self._epochs)
+        return make_setup(self, plan, resources, self._defaults, is_new=is_new)
 
     def _handover(self) -> Handover:
         return Handover(

@@ -25,11 +25,11 @@ from fastload.formats.structure import MISSING, REAL, with_added
 from fastload.loader.epoch_setup import EpochSetup
 from fastload.loader.handover import Handover
 from fastload.loader.stats import timed
-from fastload.order.index_feeds import Stream, make_stream
-from fastload.order.position import Progress
+from fastload.order.index_feeds import IndexFeed, make_feed
+from fastload.order.position import Position
 from fastload.order.torch_samplers import draw_seed
 
-_UNDECODABLE = "undecodable"  # a warning that was given
+_EMPTY, _UNDECODABLE = "empty", "undecodable"  # warnings that were issued
 
 _NAMED = 4  # samples in a message
 
@@ -61,22 +61,22 @@ class _NativeIterator:
 
     def _begin(self, setup: EpochSetup, is_new: bool) -> None:
         self._plan = setup.plan
-        self._feed, self._resources = feed, resources = setup.feed, setup.resources
+        self._settings, self._resources = settings, resources = setup.feed, setup.resources
         self._device, self._delivery = device, delivery = setup.device, setup.delivery
         self._pid = os.getpid()
         self._pulling = threading.Lock()  # threads may share an iterator
-        self._stream: Stream = self._new_stream()
-        base_seed = draw_seed(feed.generator) if is_new and feed.draws_base_seed else None
-        if feed.torch_workers == 0 and delivery.timeout_s and resources.threads == 0:
+        self._feed: IndexFeed = self._new_feed()
+        base_seed = draw_seed(settings.generator) if is_new and settings.draws_base_seed else None
+        if settings.torch_workers == 0 and delivery.timeout_s and resources.threads == 0:
             raise AssertionError("_SingleProcessDataLoaderIter requires timeout == 0")
-        if feed.torch_workers and feed.batches_ahead <= 0:
+        if settings.torch_workers and settings.batches_ahead <= 0:
             raise AssertionError(
                 "prefetch_factor must be greater than 0 for MultiProcessingDataLoaderIter"
             )
         self._skips = MISSING in self._plan.added
         self._masks = REAL in self._plan.added
-        if feed.seed is None and self._plan.is_random:
-            self._base_seed = feed.position.base_seed_of(base_seed, feed.generator)
+        if settings.seed is None and self._plan.is_random:
+            self._base_seed = settings.epochs.base_seed_of(base_seed, settings.generator)
         self._make: Callable[[Arrays, Samples], Any] = (
             self._plan.collate(pin=delivery.pin)
             if device.target is None
@@ -90,31 +90,36 @@ class _NativeIterator:
         self._takes_batches = False
         self._pull: Callable[[], bool] | None = None
         self._with_samples = False
-        self._progress = self._stream.progress
-        self._odd = self._stream.odd
-        if feed.torch_workers and not self._stream.waits_for_next:
+        self._position = self._feed.position
+        self._non_integer = self._feed.non_integer
+        if settings.torch_workers and not self._feed.waits_for_next:
             if is_new:  # torch makes an iterator over its sampler twice
-                self._stream = self._new_stream()
+                self._feed = self._new_feed()
             try:
-                self._start(feed.batches_ahead)
+                self._start(settings.batches_ahead)
             except StoppedError as stop:
                 _raise_stopped(stop)
 
-    def _new_stream(self) -> Stream:
-        feed, plan = self._feed, self._plan
-        masked = REAL in plan.added
-        return make_stream(feed.sampler, feed.position, plan.extents.rows, masked, plan.is_random)
+    def _new_feed(self) -> IndexFeed:
+        settings, plan = self._settings, self._plan
+        return make_feed(
+            settings.samplers,
+            settings.epochs,
+            plan.extents.rows,
+            masked=REAL in plan.added,
+            drawn=plan.is_random,
+        )
 
     def _start(self, pulls: int) -> None:
-        stream, plan, device = self._stream, self._plan, self._device
+        feed, plan, device = self._feed, self._plan, self._device
         resources, on_error = self._resources, self._delivery.on_error
         more = True
         for _ in range(pulls):
-            more = more and stream.pull()
-        self._progress, self._odd = stream.progress, stream.odd
-        self._pull = stream.pull if more else None
+            more = more and feed.pull()
+        self._position, self._non_integer = feed.position, feed.non_integer
+        self._pull = feed.pull if more else None
         self._warn_if_empty()
-        seed, epoch = stream.random_key or (self._seed(), stream.progress.epoch)
+        seed, epoch = feed.random_key or (self._seed(), feed.position.epoch)
         device.fields.start(seed, epoch)
         images = self._images(seed, epoch)
         self._with_samples = bool(images) or device.fields.are_random
@@ -123,7 +128,7 @@ class _NativeIterator:
             resources.table,
             resources.pool,
             plan.engine_arguments(device.fields),
-            stream.order,
+            feed.order,
             resources.threads,
             resources.depth,
             on_error,
@@ -151,7 +156,7 @@ class _NativeIterator:
         """Returns the core's builder of whole batches; None if Python collates them."""
         if self._device.target is not None or self._delivery.pin:
             return None
-        if isinstance(self._stream.order, _core.PushedOrder):
+        if isinstance(self._feed.order, _core.PushedOrder):
             return None  # the dataset loads those of its batches that are not integers
         return self._plan.core_builder
 
@@ -161,17 +166,17 @@ class _NativeIterator:
             raise StoppedError("the iterator belongs to the parent process; make a new one here")
         with self._pulling:
             if self._take is None:
-                self._start(self._feed.batches_ahead or 1)
+                self._start(self._settings.batches_ahead or 1)
             elif self._pull is not None and not self._pull():
                 self._pull = None
 
     def _seed(self) -> int:
         """Of what is drawn for each sample in the epoch that has begun."""
-        if self._feed.seed is not None:
-            return int(self._feed.seed) % 2**64
+        if self._settings.seed is not None:
+            return int(self._settings.seed) % 2**64
         if not self._plan.is_random:
             return 0
-        seed = self._stream.progress.base_seed = self._base_seed
+        seed = self._feed.position.base_seed = self._base_seed
         return seed
 
     def _images(self, seed: int, epoch: int) -> dict[int, ImageField]:
@@ -205,23 +210,22 @@ class _NativeIterator:
             self._finalizer.detach()
 
     def _warn_if_empty(self) -> None:
-        progress = self._progress
-        samples = progress.end
-        if not samples or progress.first or self._feed.position.warned_empty:
+        position, warned = self._position, self._resources.warned
+        samples = position.end
+        if not samples or position.first or _EMPTY in warned:
             return
-        sampler = self._feed.sampler
-        if getattr(sampler, "drop_last", False) and samples < progress.per_batch:
-            self._feed.position.warned_empty = True
+        if self._settings.samplers.drop_last and samples < position.step:
+            warned.add(_EMPTY)
             warn(
                 f"no batch is left: drop_last=True drops a batch that is not full, and "
-                f"{progress.per_batch} samples make a batch of all ranks, but there are {samples}",
+                f"{position.step} samples make a batch of all ranks, but there are {samples}",
             )
 
     def __iter__(self) -> _NativeIterator:
         return self
 
     def __len__(self) -> int:
-        return len(self._feed.sampler)
+        return len(self._settings.samplers.index_sampler)
 
     def __next__(self) -> Any:
         if _profiler_enabled():
@@ -235,27 +239,27 @@ class _NativeIterator:
                 return self._handover.next(self._loaded, self._loaded_if_ready)
             batch = self._load()
         except StopIteration:
-            self._progress.finished = True
+            self._position.finished = True
             raise
         except StoppedError as stop:
             _raise_stopped(stop)
-        progress = self._progress
-        progress.handed = progress.turns
+        position = self._position
+        position.delivered = position.turns
         return batch
 
-    def _loaded(self) -> tuple[Any, tuple[Progress, int]]:
+    def _loaded(self) -> tuple[Any, tuple[Position, int]]:
         batch = self._load()
-        return batch, (self._progress, self._progress.turns)
+        return batch, (self._position, self._position.turns)
 
-    def _loaded_if_ready(self) -> tuple[Any, tuple[Progress, int]] | None:
+    def _loaded_if_ready(self) -> tuple[Any, tuple[Position, int]] | None:
         """The same; None if others are still at work on the batch."""
         assert self._source is not None
-        is_ours = self._resources.threads == 0 or isinstance(self._stream.order, _core.PushedOrder)
+        is_ours = self._resources.threads == 0 or isinstance(self._feed.order, _core.PushedOrder)
         return self._loaded() if is_ours or self._source.is_ready() else None
 
     def _load(self) -> Any:
         """The next batch as it is loaded; whether it comes or fails, that was its turn."""
-        if self._take is None or (self._pull is not None and not self._feed.torch_workers):
+        if self._take is None or (self._pull is not None and not self._settings.torch_workers):
             self._pull_one()
         assert self._take is not None
         try:
@@ -266,9 +270,9 @@ class _NativeIterator:
             self._finish()
         if not self._takes_batches:
             return self._made(taken)
-        if self._pull is not None and self._feed.torch_workers:
+        if self._pull is not None and self._settings.torch_workers:
             self._pull_one()  # torch pulls between receiving a batch and handing it out
-        self._progress.turns += 1
+        self._position.turns += 1
         return taken
 
     def _made(self, arrays: Arrays) -> Any:
@@ -279,10 +283,10 @@ class _NativeIterator:
             draws = self._leave_out(arrays, number, draws)
         missing = arrays[-1] if self._skips else ()
         self._say_what_is_missing(missing)
-        real = self._stream.real(number) if self._masks else None
-        if self._pull is not None and self._feed.torch_workers:
+        real = self._feed.real(number) if self._masks else None
+        if self._pull is not None and self._settings.torch_workers:
             self._pull_one()  # torch pulls between receiving a batch and handing it out
-        items = self._odd.pop(number, None)
+        items = self._non_integer.pop(number, None)
         try:
             if items is not None:
                 batch = self._delivery.fetch(items)
@@ -291,8 +295,8 @@ class _NativeIterator:
                 arrays.append(self._without(real, number, missing))
             return self._make(arrays, _Samples(self, number, missing, draws))
         finally:
-            self._stream.forget(number)
-            self._progress.turns += 1
+            self._feed.forget(number)
+            self._position.turns += 1
 
     def _leave_out(self, arrays: Arrays, number: int, draws: Any) -> Any:
         """Takes samples whose images cannot be decoded out of a batch; returns its other draws."""
@@ -317,20 +321,20 @@ class _NativeIterator:
 
     def samples(self, number: int, missing: Sequence[int]) -> Int64Array:
         """The dataset's indices of a batch, without those that were left out."""
-        indices: Int64Array = self._without(self._stream.indices(number), number, missing)
+        indices: Int64Array = self._without(self._feed.indices(number), number, missing)
         return indices
 
     def _without(self, array: Any, number: int, missing: Sequence[int]) -> Any:
         """What an array holds of the samples of a batch that were not left out."""
         if not len(missing):
             return array
-        return array[~np.isin(self._stream.indices(number), missing)]
+        return array[~np.isin(self._feed.indices(number), missing)]
 
     def _due(self) -> str:
         """The batch whose turn it is, for a message."""
-        turn = self._progress.turns
+        turn = self._position.turns
         try:
-            indices = self._stream.indices(turn)
+            indices = self._feed.indices(turn)
         except KeyError:
             return f"batch {turn}"  # it has none yet
         samples = ", ".join(map(str, indices[:_NAMED].tolist()))
@@ -354,8 +358,8 @@ class _NativeIterator:
         if isinstance(error, StoppedError) and self._take is _ended:
             raise StopIteration from None  # another thread took the last batch
         if not isinstance(error, StoppedError):
-            self._progress.turns += 1
-            if self._pull is not None and self._feed.torch_workers:
+            self._position.turns += 1
+            if self._pull is not None and self._settings.torch_workers:
                 self._pull_one()
         raise error
 

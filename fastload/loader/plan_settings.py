@@ -12,7 +12,6 @@ from fastload.batch.plan import BatchPlan
 from fastload.formats import checks
 from fastload.formats.extents import Extents
 from fastload.formats.structure import MISSING, REAL
-from fastload.order.samplers import bottom, is_masked, is_own
 
 
 @dataclass(frozen=True)
@@ -104,12 +103,12 @@ def _is_masked(loader: Any) -> bool:
     Raises:
         ValueError: they should, but cannot.
     """
-    if not is_masked(loader):
+    samplers = loader._samplers
+    if not samplers.adds_mask(loader.tail):
         return False
     if not loader._auto_collation:
         raise ValueError("tail='mask' needs batch_size: it adds a member to each batch")
-    sampler = bottom(loader._index_sampler)
-    if isinstance(sampler, DistributedSampler) and not is_own(sampler):
-        kind = type(sampler).__name__
+    if isinstance(samplers.base, DistributedSampler) and samplers.own is None:
+        kind = type(samplers.base).__name__
         raise ValueError(f"tail='mask': {kind} does not report which of its samples are real")
     return True

@@ -9,7 +9,7 @@ from torch.utils.data import DistributedSampler
 
 from fastload.errors import warn
 from fastload.order import ranks
-from fastload.order.samplers import bottom, is_own
+from fastload.order.samplers import SamplerView
 
 
 def warn_of_replacement(loader: Any) -> None:
@@ -59,10 +59,11 @@ def _ray_would_replace(loader: Any) -> bool:
     # Ray's workers have their process group before the training function begins.
     if "ray.train.torch" not in sys.modules or isinstance(loader.sampler, DistributedSampler):
         return False
-    place = ranks.find_place()
+    place = ranks.find_rank()
     return place.origin == "torch.distributed" and place.world > 1
 
 
 def _is_ignites_copy(loader: Any) -> bool:
-    made_by = type(loader.batch_sampler).__module__
-    return made_by == "ignite.engine.deterministic" and is_own(bottom(loader.batch_sampler))
+    samplers = SamplerView(loader.batch_sampler)
+    made_by = type(samplers.index_sampler).__module__
+    return made_by == "ignite.engine.deterministic" and samplers.own is not None

@@ -1,4 +1,4 @@
-"""The keyed order: a permutation that is computed, not drawn."""
+"""The seeded order: a permutation that is a function of seed, epoch and position."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ORDERS = ("full", "block")
 TAILS = ("drop", "pad", "mask", "short")
 _MAX_SEED = 2**64
 MAX_INDEX = 2**62
-# Rows of a block when the size of a row is unknown.
+# Rows of an order block if the size of a row is unknown.
 _BLOCK_ROWS = 1024
 _BLOCK_BYTES = 1 << 20
 _WINDOW_BLOCKS = 64
@@ -28,19 +28,19 @@ _log = logging.getLogger("fastload")
 
 
 def block_rows(row_bytes: int | None) -> int:
-    """Rows of a block of the order "block": about 1 MiB."""
+    """Returns the number of rows of an order block, which has about 1 MiB."""
     return max(1, _BLOCK_BYTES // max(1, row_bytes)) if row_bytes is not None else _BLOCK_ROWS
 
 
 def resolved_tail(tail: str | None, drop_last: bool) -> str:
-    """What becomes of the last step of an epoch.
+    """Returns how the last step of an epoch is handled.
 
     Args:
-        tail: As given; None: as `drop_last` says.
+        tail: As given; None: determined by `drop_last`.
         drop_last: As given.
 
     Raises:
-        ValueError: there is no such tail, or `drop_last` says something else.
+        ValueError: there is no such tail, or it contradicts `drop_last`.
     """
     if tail is None:
         return "drop" if drop_last else "pad"
@@ -52,7 +52,7 @@ def resolved_tail(tail: str | None, drop_last: bool) -> str:
 
 
 class KeyedEpoch(NamedTuple):
-    """An epoch as it was when it began."""
+    """Snapshot of an epoch at its start."""
 
     epoch: int
     first: int  # position of the first batch
@@ -61,32 +61,33 @@ class KeyedEpoch(NamedTuple):
 
 
 class KeyedSampler(DistributedSampler[int]):
-    """The order that `FastLoader(seed=...)` uses, as a sampler any DataLoader can iterate.
+    """Sampler with the order of `FastLoader(seed=...)`, for any DataLoader.
 
     The global order is a permutation computed from (seed, epoch), or 0, 1, 2, ... without shuffle.
     Step k takes its next `batch_size * world` positions, rank r the r-th contiguous part of them;
-    what becomes of the last step says `tail`. Rank, world size and epoch are read when an iterator
-    gives its first index. Each new iterator takes the following epoch, except right after
+    `tail` determines how the last step is handled. Rank, world size and epoch are read when an
+    iterator yields its first index. Each new iterator takes the following epoch, except right after
     `set_epoch`.
 
     Args:
-        dataset: Anything with a length. Of a `Mixture` each epoch has the indices that follow those
-            of the epoch before.
-        batch_size: Samples of one rank's step. It must be that of the batch sampler.
-        shuffle: Permuted, or in order.
+        dataset: Anything with a length. With a `Mixture`, the indices of an epoch follow those of
+            the epoch before.
+        batch_size: Number of samples of one rank in a step; equal to that of the batch sampler.
+        shuffle: True: permuted. False: 0, 1, 2, ...
         seed: In [0, 2**64).
-        drop_last: Drop the last step where it is not full; the same as `tail="drop"`.
-        shard: See `fastload.order.ranks.find_place`.
+        drop_last: Drop the last step if it is not full; equal to `tail="drop"`.
+        shard: See `fastload.order.ranks.find_rank`.
         order: "full", or "block": permuted blocks, then a permutation inside windows of a few
             blocks, for data that is slow to read at random.
         block_rows: Rows of a block, for "block".
-        tail: "pad": a last step that is not full wraps to the start until all ranks have equally
-            many; "mask": the same, and a FastLoader says in its batches which samples are real;
-            "short": nothing is added, so that the ranks may differ by a sample, or by a batch;
-            "drop": it is left out. None: "drop" with `drop_last`, else "pad".
+        tail: "pad": a last step that is not full is filled up from the start of the order, until
+            all ranks have equally many samples; "mask": like "pad", and batches of a FastLoader
+            report which samples are real; "short": nothing is added, so that the ranks may differ
+            by a sample or a batch; "drop": the step is left out. None: "drop" with `drop_last`,
+            else "pad".
 
     Raises:
-        ValueError: `batch_size`, `seed`, `order` or `tail` is not one of these; `drop_last` with
+        ValueError: `batch_size`, `seed`, `order` or `tail` is out of range; `drop_last` with
             another tail than "drop".
         TypeError: `batch_size` or `seed` is not an integer.
 
@@ -129,88 +130,91 @@ class KeyedSampler(DistributedSampler[int]):
         self.block_rows = block_rows
         self.window_blocks = _WINDOW_BLOCKS
         self.epoch = 0
-        self._epoch_is_new = True  # the next iterator takes `epoch`, not the one after it
+        self._epoch_is_new = True  # the next iterator takes `epoch`, not `epoch + 1`
         self._restored = False
-        self._epochs_before = 0  # that a caller of set_epoch does not count
+        self._epochs_before = 0  # added to the argument of set_epoch
         self._first = 0
-        self._begun: KeyedEpoch | None = None
+        self._started: KeyedEpoch | None = None
         self._world_at_len: int | None = None
-        self._said_environment = False
-        ranks.find_place(shard)  # raises for what is no shard
+        self._logged_environment = False
+        ranks.find_rank(shard)  # raises for an invalid shard
 
     @property
     def rank(self) -> int:  # type: ignore[override]
-        """Rank of this process, as of now."""
-        return ranks.find_place(self.shard).rank
+        """Current rank of this process."""
+        return self._rank_now().rank
 
     @property
     def num_replicas(self) -> int:  # type: ignore[override]
-        """World size, as of now."""
-        return ranks.find_place(self.shard).world
+        """Current world size."""
+        return self._rank_now().world
 
     @property
     def num_samples(self) -> int:  # type: ignore[override]
-        """Samples of this rank in an epoch; the same on every rank, unless the tail is "short"."""
-        return self._samples(ranks.find_place(self.shard))
+        """Samples of this rank in an epoch; equal on all ranks unless the tail is "short"."""
+        return self._samples(self._rank_now())
 
     @property
     def total_size(self) -> int:  # type: ignore[override]
         """Samples of all ranks in an epoch."""
         if self.tail == "short":
             return self.positions
-        place = ranks.find_place(self.shard)
-        return self._samples(place) * place.world
+        now = self._rank_now()
+        return self._samples(now) * now.world
 
     @property
     def repeats(self) -> int:
-        """How many of this rank's last samples fill up the last step ("pad", "mask").
+        """Number of this rank's last samples that fill up the last step ("pad", "mask").
 
-        They repeat samples that some rank has already; without them the ranks together have each
-        sample once, so that sums over all ranks are exact. It is about the epoch that was begun
-        last, before the first about that one.
+        They repeat samples of the epoch. Without them the ranks together have each sample once, so
+        that sums over all ranks are exact. The number is that of the epoch that started last, or of
+        the first one.
         """
-        place = ranks.find_place(self.shard)
-        begun = None if self._restored else self._begun
-        first = self._first if begun is None else begun.first
-        rest = max(0, self.positions - first) % (self.batch_size * place.world)
-        share = -(-rest // place.world) if self.tail in ("pad", "mask") else 0
-        return share - min(share, max(0, rest - place.rank * share))
+        now = self._rank_now()
+        started = None if self._restored else self._started
+        first = self._first if started is None else started.first
+        rest = max(0, self.positions - first) % (self.batch_size * now.world)
+        share = -(-rest // now.world) if self.tail in ("pad", "mask") else 0
+        return share - min(share, max(0, rest - now.rank * share))
 
     @property
     def next_epoch(self) -> int:
-        """The epoch that the next iterator will take."""
+        """Epoch of the next iterator."""
         return self.epoch if self._epoch_is_new else self.epoch + 1
 
     @property
     def begun(self) -> KeyedEpoch | None:
-        """The epoch that was begun last."""
-        return self._begun
+        """Epoch that started last; None before the first one."""
+        return self._started
 
     @property
     def positions(self) -> int:
-        """Samples of an epoch, of all ranks, before anything is dropped or added."""
+        """Samples of all ranks in an epoch, before the last step is dropped or filled up."""
         return len(self.dataset)  # type: ignore[arg-type]
 
-    def _samples(self, place: ranks.Place) -> int:
-        steps, rest = divmod(self.positions, self.batch_size * place.world)
+    def _rank_now(self) -> ranks.ProcessRank:
+        return ranks.find_rank(self.shard)
+
+    def _samples(self, now: ranks.ProcessRank) -> int:
+        steps, rest = divmod(self.positions, self.batch_size * now.world)
         if self.tail == "short":
-            share = rest // place.world + (place.rank < rest % place.world)
+            share = rest // now.world + (now.rank < rest % now.world)
         else:
-            share = 0 if self.drop_last else -(-rest // place.world)
+            share = 0 if self.drop_last else -(-rest // now.world)
         return steps * self.batch_size + share
 
     def __len__(self) -> int:
-        place = ranks.find_place(self.shard)
-        self._warn_if_changed(place.world)
-        self._world_at_len = place.world
-        return self._samples(place)
+        now = self._rank_now()
+        self._warn_if_changed(now.world)
+        self._world_at_len = now.world
+        return self._samples(now)
 
     def set_epoch(self, epoch: int) -> None:
-        """The next iterator takes this epoch, and those after it the following ones.
+        """Makes the next iterator take this epoch, and those after it the following ones.
 
-        Between `restore` and the first index it has no effect: the restored place wins, and a
-        caller whose count begins anew after a restart is understood so from then on. Only if
-        nothing is left of the restored epoch, and `epoch` is the one after it, is that taken.
+        Between `restore` and the first index this has no effect: the restored position wins, and a
+        caller that counts from 0 after a restart is offset by the restored epoch from then on. Only
+        if the restored epoch is exhausted, and `epoch` is the one after it, is `epoch` taken.
 
         Raises:
             ValueError: `epoch` is not in [0, 2**64).
@@ -220,7 +224,7 @@ class KeyedSampler(DistributedSampler[int]):
             self._epochs_before = max(0, self.epoch - epoch)
             if epoch != self.epoch:
                 warn(
-                    f"set_epoch({epoch}) is ignored: the loaded state says epoch {self.epoch}"
+                    f"set_epoch({epoch}) is ignored: the loaded state is in epoch {self.epoch}"
                     + ("; later epochs are counted from there" if self._epochs_before else ""),
                 )
             return
@@ -232,34 +236,34 @@ class KeyedSampler(DistributedSampler[int]):
         return left < (self.batch_size * self.num_replicas if self.drop_last else 1)
 
     def restore(self, epoch: int, position: int) -> None:
-        """The next iterator takes this epoch from this position of the global order on."""
+        """Makes the next iterator start at a position of the global order of an epoch."""
         self.epoch, self._first = epoch, position
         self._epoch_is_new = self._restored = True
         self._epochs_before = 0
 
     def begin(self) -> _core.EpochPlan:
-        """Takes the next epoch and says which samples it has on this rank."""
-        place = self._place_now()
-        self._begun = begun = self._foreseen(place.world)
-        self.epoch, self._first = begun.epoch, 0
+        """Starts the next epoch and returns the plan of this rank."""
+        now = self._checked_rank()
+        self._started = started = self._predicted(now.world)
+        self.epoch, self._first = started.epoch, 0
         self._epoch_is_new = self._restored = False
-        return self.plan(begun, place.rank, place.world)
+        return self.plan(started, now.rank, now.world)
 
     def foreseen(self) -> KeyedEpoch:
-        """The epoch that the next iterator will take, if nothing changes until then."""
-        return self._foreseen(self.num_replicas)
+        """Returns the epoch of the next iterator, if nothing changes before it starts."""
+        return self._predicted(self.num_replicas)
 
-    def _foreseen(self, world: int) -> KeyedEpoch:
+    def _predicted(self, world: int) -> KeyedEpoch:
         per_batch = self.batch_size * world
         return KeyedEpoch(self.next_epoch, self._first, per_batch, self.positions)
 
     def own_plan(self, epoch: KeyedEpoch) -> _core.EpochPlan:
-        """Which samples this rank has in an epoch of this sampler."""
-        place = ranks.find_place(self.shard)
-        return self.plan(epoch, place.rank, place.world)
+        """Returns the plan of this rank for an epoch."""
+        now = self._rank_now()
+        return self.plan(epoch, now.rank, now.world)
 
     def plan(self, epoch: KeyedEpoch, rank: int, world: int) -> _core.EpochPlan:
-        """The same of any rank."""
+        """Returns the plan of any rank for an epoch: which samples its batches have."""
         return _core.EpochPlan(
             rows=epoch.rows,
             batch=min(self.batch_size, epoch.rows + 1),  # the core's sizes have limits
@@ -276,19 +280,19 @@ class KeyedSampler(DistributedSampler[int]):
             index_offset=_index_offset(self.dataset, epoch),
         )
 
-    def _place_now(self) -> ranks.Place:
-        place = ranks.find_place(self.shard)
-        if place.origin == "environment" and place.world > 1 and not self._said_environment:
-            self._said_environment = True
-            # No warning: a script without torch.distributed is right to run like this.
+    def _checked_rank(self) -> ranks.ProcessRank:
+        now = self._rank_now()
+        if now.origin == "environment" and now.world > 1 and not self._logged_environment:
+            self._logged_environment = True
+            # Logged, not warned: scripts without torch.distributed may run like this.
             _log.warning(
                 "rank %d of %d comes from RANK and WORLD_SIZE: torch.distributed is not "
                 "initialised; shard=False turns sharding off",
-                place.rank,
-                place.world,
+                now.rank,
+                now.world,
             )
-        self._warn_if_changed(place.world)
-        return place
+        self._warn_if_changed(now.world)
+        return now
 
     def _warn_if_changed(self, world: int) -> None:
         if self._world_at_len not in (None, world):
@@ -299,28 +303,28 @@ class KeyedSampler(DistributedSampler[int]):
             self._world_at_len = world
 
     def __iter__(self) -> Iterator[int]:
-        plan, begun = self.begin(), self._begun
-        assert begun is not None
+        plan, started = self.begin(), self._started
+        assert started is not None
         for k in range(plan.batch_count):
             indices = plan.indices(k).tolist()
             if not self.carries_keys:
                 yield from indices
                 continue
-            draws, real = plan.draws(k).tolist(), plan.real_count(k)
-            for place, (index, draw) in enumerate(zip(indices, draws, strict=True)):
-                yield KeyedIndex(index, self.seed, begun.epoch, draw, place < real)
+            keys, real = plan.draws(k).tolist(), plan.real_count(k)
+            for number, (index, key) in enumerate(zip(indices, keys, strict=True)):
+                yield KeyedIndex(index, self.seed, started.epoch, key, number < real)
 
     @property
     def carries_keys(self) -> bool:
-        """Whether the indices are `KeyedIndex`: with a mask, or after `carry_keys`."""
+        """True if the indices are `KeyedIndex`: with a mask, or after `carry_keys`."""
         return self._carries_keys or self.tail == "mask"
 
     def carry_keys(self) -> None:
-        """Yields `KeyedIndex` from now on, for random transforms in other loaders."""
+        """Makes the sampler yield `KeyedIndex`, for random transforms in other loaders."""
         self._carries_keys = True
 
     def details(self) -> dict[str, Any]:
-        """What a state says of the order beside its name, seed and place."""
+        """Returns the entries of a state that describe the order, in addition to name and seed."""
         if self._weights is not None:
             return {"weights": f"{self._weights.fingerprint:016x}"}
         if self.order == "block" and self.shuffle:
@@ -328,7 +332,7 @@ class KeyedSampler(DistributedSampler[int]):
         return {}
 
     def rebatched(self, batch_size: int, drop_last: bool, tail: str | None = None) -> KeyedSampler:
-        """This sampler if it is for such batches, else a copy that is.
+        """Returns this sampler if its batches are such, else a copy with such batches.
 
         Raises:
             ValueError: `drop_last` with a tail that does not drop.
@@ -344,7 +348,7 @@ class KeyedSampler(DistributedSampler[int]):
 
 
 def _index_offset(dataset: Any, epoch: KeyedEpoch) -> int:
-    """Where the indices of an epoch begin: those of a Mixture follow those of the epoch before."""
+    """Returns the first index of an epoch: indices of a Mixture continue across epochs."""
     if not getattr(type(dataset), "epochs_follow", False):
         return 0
     offset = epoch.epoch * epoch.rows
@@ -354,11 +358,11 @@ def _index_offset(dataset: Any, epoch: KeyedEpoch) -> int:
 
 
 def checked_int(name: str, value: Any, least: int = 0) -> int:
-    """An argument as an int.
+    """Returns an argument as an int.
 
     Raises:
-        TypeError: it is no integer.
-        ValueError: it is not in [least, 2**64).
+        TypeError: the argument is not an integer.
+        ValueError: the argument is not in [least, 2**64).
     """
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise TypeError(f"{name} must be an integer, not {value!r}")

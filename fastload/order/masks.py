@@ -1,4 +1,4 @@
-"""Which loaders have a keyed order, and which samples of their batches are real."""
+"""Masks of batches: which samples are real, and which only fill up the last step."""
 
 from __future__ import annotations
 
@@ -9,58 +9,57 @@ import numpy.typing as npt
 
 from fastload import _core
 from fastload.order.sample_keys import keyed_indices
-from fastload.order.samplers import bottom, is_keyed, is_own
+from fastload.order.samplers import SamplerView
 
 Mask = npt.NDArray[np.bool_]
 
 
 class Masks:
-    """Says of each batch which samples are real: all but those that fill up a keyed order.
+    """Masks of the batches of one sampler: all samples are real except those that fill up a step.
 
     Args:
-        index_sampler: Gives the batches.
+        samplers: Samplers that yield the batches.
     """
 
-    def __init__(self, index_sampler: Any) -> None:
-        self._sampler = bottom(index_sampler)
-        self._is_keyed = is_keyed(index_sampler)
+    def __init__(self, samplers: SamplerView) -> None:
+        self._sampler = samplers.own
+        self._is_seeded = samplers.kind == "seeded"
         self._plan: _core.EpochPlan | None = None
 
-    def begin(self) -> None:
-        """The sampler begins another epoch."""
+    def start(self) -> None:
+        """Called when the sampler starts another epoch."""
         self._plan = None
 
     def of(self, number: int, indices: Any) -> Mask:
-        """Of a batch that was just pulled: bool (B,).
+        """Returns the mask of a batch that was just pulled: bool (B,).
 
         Args:
-            number: Of the batch in the whole epoch, or if that is keyed, in this iterator.
-            indices: What the batch sampler gave.
+            number: Number of the batch: in this iterator if the order is seeded, else in the epoch.
+            indices: The batch that the batch sampler yielded.
 
         Raises:
-            RuntimeError: a batch sampler around a KeyedSampler makes other batches than this.
+            RuntimeError: a batch sampler around a KeyedSampler yields other batches than this.
         """
         if keyed := keyed_indices(indices):
             return np.array([index.is_real for index in keyed], np.bool_)
-        if not is_own(self._sampler):
+        if self._sampler is None:
             return np.ones(len(indices), np.bool_)
         if self._plan is None:
             assert self._sampler.begun is not None
             self._plan = self._sampler.own_plan(self._sampler.begun)
-        if not self._is_keyed and not self._is_batch(number, indices):
+        if not self._is_seeded and not _is_batch(self._plan, number, indices):
             raise RuntimeError(
                 "tail='mask': the batch_sampler makes other batches of the sampler's indices, so "
-                "that nobody knows which samples are real"
+                "that it is unknown which samples are real"
             )
         return real_samples(self._plan, number)
 
-    def _is_batch(self, number: int, indices: Any) -> bool:
-        assert self._plan is not None
-        known = number < self._plan.batch_count
-        return known and np.array_equal(self._plan.indices(number), indices)
+
+def _is_batch(plan: _core.EpochPlan, number: int, indices: Any) -> bool:
+    return number < plan.batch_count and np.array_equal(plan.indices(number), indices)
 
 
 def real_samples(plan: _core.EpochPlan, number: int) -> Mask:
-    """Which samples of a batch are real: bool (B,), the first ones."""
+    """Returns which samples of a batch are real, which are the first ones: bool (B,)."""
     mask: Mask = np.arange(plan.batch_size(number)) < plan.real_count(number)
     return mask

@@ -1,4 +1,4 @@
-"""Which rank this process is, of how many, and how many threads it may use."""
+"""Rank and world size of this process, and its default number of threads."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 MAX_THREADS = 4
 
 
-class Place(NamedTuple):
-    """A process among those that train together.
+class ProcessRank(NamedTuple):
+    """Rank of a process among those that train together.
 
     Attributes:
         rank: In [0, world).
         world: Number of processes.
-        origin: Who said so: "shard", "torch.distributed", "environment" or "alone".
+        origin: Where they come from: "shard", "torch.distributed", "environment" or "alone".
     """
 
     rank: int
@@ -23,26 +23,26 @@ class Place(NamedTuple):
     origin: str
 
 
-def find_place(shard: Any = None) -> Place:
-    """The rank and world size that hold now.
+def find_rank(shard: Any = None) -> ProcessRank:
+    """Returns the current rank and world size.
 
     Args:
         shard: `(rank, world)`, a one-dimensional `DeviceMesh`, a `ProcessGroup`, False for "alone",
-            or None: what `torch.distributed` says if it is initialised, else the environment
-            variables RANK and WORLD_SIZE if both are set, else alone.
+            or None: those of `torch.distributed` if it is initialised, else of the environment
+            variables RANK and WORLD_SIZE if both are set, else "alone".
 
     Raises:
-        ValueError: the rank is not in [0, world), or the variables are no integers.
+        ValueError: the rank is not in [0, world), or the variables are not integers.
         TypeError: `shard` is none of these.
 
     Example:
-        >>> find_place((1, 4))
-        Place(rank=1, world=4, origin='shard')
+        >>> find_rank((1, 4))
+        ProcessRank(rank=1, world=4, origin='shard')
     """
     if shard is None:
-        return _found_place()
+        return _found_rank()
     if shard is False:
-        return Place(0, 1, "shard")
+        return ProcessRank(0, 1, "shard")
     if hasattr(shard, "get_local_rank"):  # DeviceMesh
         return _checked(shard.get_local_rank(), shard.size(), "shard")
     if callable(getattr(shard, "rank", None)):  # ProcessGroup
@@ -55,25 +55,25 @@ def find_place(shard: Any = None) -> Place:
     return _checked(rank.__index__(), world.__index__(), "shard")
 
 
-def _found_place() -> Place:
+def _found_rank() -> ProcessRank:
     dist = process_group()
     if dist is not None:
-        return Place(dist.get_rank(), dist.get_world_size(), "torch.distributed")
+        return ProcessRank(dist.get_rank(), dist.get_world_size(), "torch.distributed")
     rank, world = _env_int("RANK"), _env_int("WORLD_SIZE")
     if rank is None or world is None:
-        return Place(0, 1, "alone")
+        return ProcessRank(0, 1, "alone")
     return _checked(rank, world, "environment")
 
 
-def _checked(rank: int, world: int, origin: str) -> Place:
+def _checked(rank: int, world: int, origin: str) -> ProcessRank:
     if world < 1 or not 0 <= rank < world:
-        said = " (from RANK and WORLD_SIZE)" if origin == "environment" else ""
-        raise ValueError(f"rank {rank} of {world}{said} is not in [0, {world})")
-    return Place(rank, world, origin)
+        source = " (from RANK and WORLD_SIZE)" if origin == "environment" else ""
+        raise ValueError(f"rank {rank} of {world}{source} is not in [0, {world})")
+    return ProcessRank(rank, world, origin)
 
 
 def process_group() -> Any | None:
-    """`torch.distributed` if somebody imported and initialised it: asking never imports torch."""
+    """Returns `torch.distributed` if it is imported and initialised; never imports torch."""
     dist = sys.modules.get("torch.distributed")
     return dist if dist is not None and dist.is_available() and dist.is_initialized() else None
 
@@ -89,7 +89,7 @@ def _env_int(name: str) -> int | None:
 
 
 def thread_count() -> int:
-    """Threads a loader starts by itself: this rank's share of the usable CPUs, 1 to 4."""
+    """Returns the default number of threads: this rank's share of the usable CPUs, 1 to 4."""
     local = _env_int("LOCAL_WORLD_SIZE")
     if local is None:
         dist = process_group()

@@ -1,6 +1,7 @@
-"""Indices that carry their random key, and samples that carry their indices.
+"""Indices that carry the RNG key of their sample, and samples that carry their indices.
 
-They let a loader that was rebuilt from a FastLoader's attributes draw what the FastLoader draws:
+With these, a loader that is rebuilt from a FastLoader's attributes applies the same random
+transforms:
 the sampler yields `KeyedIndex`, the dataset's `__getitems__` returns `FetchedSamples`, and the
 `collate_fn` reads the keys from them, in any process.
 """
@@ -12,16 +13,16 @@ from typing import Any
 
 
 class KeyedIndex(int):
-    """The index of a sample, with the key of its random transforms.
+    """Index of a sample, with the RNG key of its random transforms.
 
-    Everywhere else it is an integer. Arithmetic gives plain integers: a wrapper that maps indices
-    to others loses the key, rather than passing it on for another sample.
+    It is an int. Arithmetic returns plain ints, so a wrapper that maps indices to others loses the
+    key instead of passing it on for another sample.
 
     Args:
-        index: Of the sample.
-        seed: Of the order.
-        epoch: The epoch that the sampler iterates.
-        draw: Number of the sample's draw in that epoch.
+        index: Index of the sample.
+        seed: Seed of the order.
+        epoch: Epoch that the sampler iterates.
+        draw: RNG key of the sample in that epoch; differs for each repeat of a sample.
         is_real: False for a sample that only fills up the last step.
 
     Attributes:
@@ -39,7 +40,7 @@ class KeyedIndex(int):
     def __new__(
         cls, index: int, seed: int, epoch: int, draw: int, is_real: bool = True
     ) -> KeyedIndex:
-        """The index with its key."""
+        """Returns the index with its key."""
         made = super().__new__(cls, index)
         made.seed, made.epoch, made.draw, made.is_real = seed, epoch, draw, is_real
         return made
@@ -53,8 +54,8 @@ class FetchedSamples(list[Any]):
     """A list of samples.
 
     Args:
-        samples: Of a batch.
-        indices: Of the samples, as the dataset was given them.
+        samples: Samples of a batch.
+        indices: Their indices, as passed to the dataset.
 
     Attributes:
         indices: As given.
@@ -67,7 +68,7 @@ class FetchedSamples(list[Any]):
 
     @property
     def is_reordered(self) -> bool:
-        """Whether samples were moved within the list, so that `indices` are those of others."""
+        """True if samples were moved within the list, so that `indices` do not fit them."""
         known = set(map(id, self._fetched))
         return any(
             id(sample) in known and sample is not fetched
@@ -76,14 +77,14 @@ class FetchedSamples(list[Any]):
 
 
 def keyed_indices(items: Any) -> list[KeyedIndex] | None:
-    """The items as a list, if there are any and all of them carry a key; else None."""
+    """Returns the items as a list if all of them carry a key; None otherwise or if empty."""
     if not isinstance(items, (list, tuple)) or not items:
         return None
     return list(items) if all(type(item) is KeyedIndex for item in items) else None
 
 
 def indices_of(samples: Any) -> list[Any] | None:
-    """The indices of the samples of a batch, if the dataset passed them on and they still fit."""
+    """Returns the indices of the samples of a batch if it has them and they fit; else None."""
     if not isinstance(samples, FetchedSamples) or len(samples.indices) != len(samples):
         return None
     return None if samples.is_reordered else samples.indices

@@ -1,4 +1,4 @@
-"""torch's own orders, computed as int64 arrays with the very same random draws."""
+"""Orders of torch's samplers, computed as int64 arrays with the same random draws."""
 
 from __future__ import annotations
 
@@ -19,51 +19,54 @@ from torch.utils.data import (
 )
 
 Indices = npt.NDArray[np.int64]
-# What it takes to draw an order again: nothing, {"seed": int} or {"generator": state tensor}.
-Draw = dict[str, Any]
+OrderKey = dict[str, Any]
+"""What is needed to compute an order again: a "seed", or the state of a "generator" as a tensor;
+and what the sampler reports itself ("sampler_epoch", "sampler_state", "world")."""
 
 
 def generator_of(sampler: Any) -> torch.Generator:
-    """The generator from which the sampler draws."""
+    """Returns the generator that the sampler draws from."""
     own = getattr(sampler, "generator", None)
     return own if own is not None else torch.default_generator
 
 
-def _sequential(sampler: SequentialSampler, saved: Draw | None) -> tuple[range, Draw]:
+def _sequential(sampler: SequentialSampler, saved: OrderKey | None) -> tuple[range, OrderKey]:
     return range(len(sampler.data_source)), {}
 
 
-def _random(sampler: RandomSampler, saved: Draw | None) -> tuple[Indices, Draw]:
+def _random(sampler: RandomSampler, saved: OrderKey | None) -> tuple[Indices, OrderKey]:
     n, count = len(sampler.data_source), sampler.num_samples
     if sampler.generator is None:
         seed = saved["seed"] if saved else draw_seed(None)
         generator = torch.Generator()
         generator.manual_seed(seed)
-        draw = {"seed": seed}
+        key = {"seed": seed}
     else:
-        generator, draw = _prepared(sampler, saved)
+        generator, key = _prepared(sampler, saved)
     if sampler.replacement:
-        return torch.randint(high=n, size=(count,), generator=generator).numpy(), draw
+        return torch.randint(high=n, size=(count,), generator=generator).numpy(), key
     parts = [torch.randperm(n, generator=generator) for _ in range(count // n)]
     if count % n:
         parts.append(torch.randperm(n, generator=generator)[: count % n])
-    return (parts[0] if len(parts) == 1 else torch.cat(parts)).numpy(), draw
+    return (parts[0] if len(parts) == 1 else torch.cat(parts)).numpy(), key
 
 
-def _subset(sampler: SubsetRandomSampler, saved: Draw | None) -> tuple[Indices, Draw]:
-    generator, draw = _prepared(sampler, saved)
-    return torch.randperm(len(sampler.indices), generator=generator).numpy(), draw
+def _subset(sampler: SubsetRandomSampler, saved: OrderKey | None) -> tuple[Indices, OrderKey]:
+    generator, key = _prepared(sampler, saved)
+    return torch.randperm(len(sampler.indices), generator=generator).numpy(), key
 
 
-def _weighted(sampler: WeightedRandomSampler, saved: Draw | None) -> tuple[Indices, Draw]:
-    generator, draw = _prepared(sampler, saved)
+def _weighted(sampler: WeightedRandomSampler, saved: OrderKey | None) -> tuple[Indices, OrderKey]:
+    generator, key = _prepared(sampler, saved)
     chosen = torch.multinomial(
         sampler.weights, sampler.num_samples, sampler.replacement, generator=generator
     )
-    return chosen.numpy(), draw
+    return chosen.numpy(), key
 
 
-def _distributed(sampler: DistributedSampler[Any], saved: Draw | None) -> tuple[Indices, Draw]:
+def _distributed(
+    sampler: DistributedSampler[Any], saved: OrderKey | None
+) -> tuple[Indices, OrderKey]:
     n, total = len(sampler.dataset), sampler.total_size  # type: ignore[arg-type]
     if sampler.shuffle:
         generator = torch.Generator()
@@ -81,18 +84,18 @@ def _distributed(sampler: DistributedSampler[Any], saved: Draw | None) -> tuple[
     return np.ascontiguousarray(indices[sampler.rank : total : sampler.num_replicas]), {}
 
 
-def _prepared(sampler: Any, saved: Draw | None) -> tuple[torch.Generator, Draw]:
-    """The generator to draw from, put back to where it was if `saved`, and its state now."""
+def _prepared(sampler: Any, saved: OrderKey | None) -> tuple[torch.Generator, OrderKey]:
+    """Returns the generator to draw from, restored from `saved` if given, and its state."""
     generator = generator_of(sampler)
     if saved:
-        # Nobody's random numbers change, except those of a generator that was given for this.
+        # torch's default generator does not advance; a generator that was given for this does.
         if generator is torch.default_generator:
             generator = torch.Generator()
         generator.set_state(saved["generator"])
     return generator, {"generator": generator.get_state()}
 
 
-_STOCK: dict[type, Callable[[Any, Draw | None], tuple[Any, Draw]]] = {
+_STOCK: dict[type, Callable[[Any, OrderKey | None], tuple[Any, OrderKey]]] = {
     SequentialSampler: _sequential,
     RandomSampler: _random,
     SubsetRandomSampler: _subset,
@@ -104,15 +107,16 @@ _DRAWING = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 
 
 def is_stock(sampler: Any) -> bool:
-    """Whether `draw_order` knows this very sampler: one of torch's, of the exact type.
+    """Returns whether `draw_order` can compute the order: the type is exactly one of torch's.
 
-    One that draws on another device than the CPU is left to itself: its numbers come from there.
+    A sampler that draws on another device than the CPU is only iterated: its random numbers come
+    from that device.
     """
     if type(sampler) in _DRAWING and not _draws_on_cpu(sampler):
         return False
     if type(sampler) is RandomSampler:
         whole = not sampler.replacement and sampler.num_samples == len(sampler.data_source)
-        # A given generator is drawn from as the sampler goes along, unless it is one permutation.
+        # Only a single permutation is drawn from a given generator before the first index.
         return len(sampler.data_source) > 0 and (sampler.generator is None or whole)
     return type(sampler) in _STOCK
 
@@ -123,30 +127,33 @@ def _draws_on_cpu(sampler: Any) -> bool:
 
 
 def may_repeat(sampler: Any) -> bool:
-    """Whether a stock sampler may give an index several times in an epoch on this rank."""
+    """Returns whether a stock sampler may yield an index twice in an epoch on this rank."""
     if type(sampler) is RandomSampler:
         return sampler.replacement or sampler.num_samples > len(sampler.data_source)
     if type(sampler) is WeightedRandomSampler:
         return bool(sampler.replacement)
     if type(sampler) is DistributedSampler:
-        # What it pads with less than one for each rank, other ranks have; data may have shrunk.
+        # Padding of less than one index per rank repeats other ranks' only; data may shrink.
         n = len(sampler.dataset)  # type: ignore[arg-type]
         return sampler.total_size >= n + sampler.num_replicas
     return type(sampler) is SubsetRandomSampler  # its indices are the user's
 
 
-def draw_order(sampler: Any, saved: Draw | None = None) -> tuple[Indices | range, Draw]:
-    """The whole order of a stock sampler, drawing what torch draws before its first index.
+def draw_order(sampler: Any, saved: OrderKey | None = None) -> tuple[Indices | range, OrderKey]:
+    """Returns the whole order of a stock sampler, drawing what torch draws before its first index.
 
-    For a SubsetRandomSampler these are places in its `indices`.
+    The order of a SubsetRandomSampler is one of positions in its `indices`.
 
     Args:
-        sampler: One for which `is_stock` holds.
-        saved: What an earlier call returned second; the same order is drawn again, and nothing
-            from torch's default generator.
+        sampler: A sampler for which `is_stock` returns True.
+        saved: Key of an earlier order, which is drawn again; torch's default generator does not
+            advance.
+
+    Returns:
+        The order, and its key.
 
     Raises:
-        AssertionError, RuntimeError, TypeError: as the sampler raises.
+        AssertionError, RuntimeError, TypeError: as the sampler itself.
 
     Example:
         >>> draw_order(RandomSampler(range(4)), {"seed": 7})[0].tolist() == list(
@@ -156,12 +163,14 @@ def draw_order(sampler: Any, saved: Draw | None = None) -> tuple[Indices | range
     return _STOCK[type(sampler)](sampler, saved)
 
 
-def foreseen_draw(sampler: Any, base_seed_is_due: bool) -> Draw:
-    """What a stock sampler without a generator will draw next, if nobody draws before it.
+def predicted_key(sampler: Any, base_seed_is_due: bool) -> OrderKey:
+    """Returns the key of the next order of a stock sampler without a generator; else {}.
+
+    The prediction fails if torch's default generator is used in between.
 
     Args:
         sampler: Any sampler.
-        base_seed_is_due: torch will draw the seed of the workers before.
+        base_seed_is_due: True if torch will draw the workers' seed before.
     """
     if type(sampler) not in _DRAWING or sampler.generator is not None or not is_stock(sampler):
         return {}
@@ -175,14 +184,14 @@ def foreseen_draw(sampler: Any, base_seed_is_due: bool) -> Draw:
 
 
 def draw_seed(generator: torch.Generator | None) -> int:
-    """Draws a seed as torch does; None: from its default generator."""
+    """Draws a seed as torch does; generator None: from the default generator."""
     return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
 
 
 def draw_at_exhaustion(sampler: Any) -> Callable[[], object] | None:
-    """The draws that a stock sampler makes after its last index; None where there are none to see.
+    """Returns a function that draws what a stock sampler draws after its last index; None: nothing.
 
-    RandomSampler draws one more permutation, of which it uses nothing.
+    RandomSampler draws one more permutation, which it does not use.
     """
     if type(sampler) is RandomSampler and sampler.generator is not None:
         return lambda: torch.randperm(len(sampler.data_source), generator=sampler.generator)
@@ -190,7 +199,7 @@ def draw_at_exhaustion(sampler: Any) -> Callable[[], object] | None:
 
 
 def as_indices(items: Any) -> Indices:
-    """Integers as a contiguous int64 array; bools count as 0 and 1.
+    """Returns integers as a contiguous int64 array; bools are 0 and 1.
 
     Raises:
         TypeError: an item is not an integer.
@@ -209,7 +218,7 @@ def as_indices(items: Any) -> Indices:
     one_by_one = isinstance(items, (list, tuple)) and any(map(_is_foreign, set(map(type, items))))
     try:
         array = np.empty(0, object) if one_by_one else np.asarray(items)
-    except (ValueError, TypeError, OverflowError):  # of unequal shapes, or what numpy cannot take
+    except (ValueError, TypeError, OverflowError):  # unequal shapes, or types unknown to numpy
         array = np.empty(0, object)
     if array.ndim == 1 and np.can_cast(array.dtype, np.int64):
         return np.ascontiguousarray(array, np.int64)
@@ -220,12 +229,12 @@ def as_indices(items: Any) -> Indices:
 
 
 def _is_foreign(kind: type) -> bool:
-    """Whether these are arrays of another library, which numpy 1.24 warns of in a list."""
+    """True for arrays of another library: numpy 1.24 warns if a list contains them."""
     return hasattr(kind, "__array__") and not issubclass(kind, (np.ndarray, np.generic))
 
 
 def wrap_negative(indices: Indices, rows: int) -> Indices:
-    """Counts -1 ... -rows from the end, as `dataset[-1]` does; leaves what is out of range."""
+    """Returns indices with -1 ... -rows counted from the end; those out of range are unchanged."""
     if len(indices) and indices.min() < 0:
         return np.where((indices < 0) & (indices >= -rows), indices + rows, indices)
     return indices

@@ -1,4 +1,4 @@
-"""Drawing with replacement by weight, each position of an epoch for itself."""
+"""Sampling with replacement by weight, independently for each position of an epoch."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from fastload.order.keyed_sampler import MAX_INDEX, KeyedSampler, checked_int
 
 
 class WeightedSampler(KeyedSampler):
-    """Draws by weight, with replacement: the keyed counterpart of torch's WeightedRandomSampler.
+    """Samples by weight, with replacement: WeightedRandomSampler with a seeded order.
 
-    What position p of an epoch draws is a function of (seed, epoch, p), found in O(log n): there is
-    no list of an epoch's indices and no limit on the number of weights. So the ranks share the
-    positions out, a state is a position, and all else is as with `KeyedSampler`. The weights are
-    kept as their sums, in 8 bytes each.
+    The index at position p of an epoch is a function of (seed, epoch, p), computed in O(log n): no
+    list of an epoch's indices is stored, and the number of weights is not limited. Sharding, state
+    and resume are those of `KeyedSampler`. The sampler stores the cumulative sums of the weights,
+    8 bytes each.
 
-    As the sampler of a FastLoader it stands in for `seed=`. The loader takes a copy that is for its
-    batches, so that `set_epoch` is to be called on the loader. Random transforms follow from seed,
-    epoch and position: a sample that is drawn again in an epoch is cropped and flipped anew, and
-    alike for any number of ranks and batch size, and after a resume. What fills up a last step
-    repeats the start of the epoch in this, too.
+    As the sampler of a FastLoader it replaces `seed=`. The loader makes a copy for its batches:
+    call `set_epoch` on the loader. Random transforms depend on seed, epoch and position: a sample
+    that repeats in an epoch is cropped and flipped differently each time, and equally for any
+    number of ranks, any batch size, and after a resume. Padding of a last step repeats the samples
+    at the start of the epoch with the same transforms.
 
     Args:
         weights: (n,), numbers of any scale: an array, a tensor, a memmap or a list. Sample i of the
-            dataset is drawn with probability weights[i] / sum(weights), right to 2**-62. Those of
+            dataset is drawn with probability weights[i] / sum(weights), exact to 2**-62. Samples of
             weight 0 are never drawn.
-        num_samples: Draws of all ranks in an epoch; None: n.
+        num_samples: Number of samples of all ranks in an epoch; None: n.
         seed: In [0, 2**64).
         batch_size: Samples of one rank's step; in a FastLoader, its `batch_size`.
         drop_last: Drop the last step where it is not full; in a FastLoader, its `drop_last`.
-        shard: See `fastload.order.ranks.find_place`.
+        shard: See `fastload.order.ranks.find_rank`.
         tail: See `KeyedSampler`. A FastLoader's own `tail` and `drop_last` decide whether the last
-            step is dropped; "mask" and "short" may be said here.
+            step is dropped; "mask" and "short" can be given here.
 
     Raises:
-        ValueError: a weight is negative or not finite, none is above 0, or they are not of one
-            dimension; another argument is none of these.
-        TypeError: the weights are no numbers; another argument is no integer.
+        ValueError: a weight is negative or not finite, no weight is above 0, or `weights` does not
+            have one dimension; another argument is invalid.
+        TypeError: the weights are not numbers; another argument is not an integer.
 
     Example:
         >>> sampler = WeightedSampler([0.0, 3.0, 1.0], num_samples=1000, seed=0)
@@ -81,11 +81,11 @@ class WeightedSampler(KeyedSampler):
 
     @property
     def positions(self) -> int:
-        """Draws of all ranks in an epoch."""
+        """Number of samples of all ranks in an epoch."""
         return self._draws
 
     def check_rows(self, rows: int) -> None:
-        """Raises ValueError unless a dataset of `rows` samples has as many as there are weights."""
+        """Raises ValueError unless a dataset has as many samples as there are weights."""
         count = len(self.dataset)  # type: ignore[arg-type]
         if rows != count:
             raise ValueError(f"there are {count} weights for {rows} samples")

@@ -16,7 +16,7 @@ from torch import distributed as dist
 from torch import nn
 
 from fastload.errors import refuse_pipe
-from fastload.order.ranks import find_place, process_group
+from fastload.order.ranks import find_rank, process_group
 from fastload.training import plain_state
 
 _KEYS = {"model", "optimizer", "step", "loader", "rng"}
@@ -89,7 +89,7 @@ def load(
         optimizer.load_state_dict(_in_parts(content["optimizer"], optimizer))
     except (KeyError, RuntimeError, ValueError) as error:
         raise ValueError(f"{path} is of another model or optimizer: {error}") from error
-    place = find_place()
+    place = find_rank()
     if len(content["rng"]) == place.world:
         _set_random_state(content["rng"][place.rank])
     step: dict[str, Any] = content["step"]

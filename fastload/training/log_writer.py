@@ -17,7 +17,7 @@ from torch import Tensor
 from fastload.errors import refuse_pipe, warn
 from fastload.formats import strict_json
 from fastload.formats.structure import flatten
-from fastload.order.ranks import find_place
+from fastload.order.ranks import find_rank
 from fastload.training import host
 from fastload.training.nvml import Utilisation
 from fastload.training.stalls import Stalls
@@ -317,7 +317,7 @@ def count_samples(batch: Any) -> int:
 
 
 def _of_rank(path: str) -> str:
-    rank = find_place().rank  # a watch may be created before torch.distributed is initialised
+    rank = find_rank().rank  # a watch may be created before torch.distributed is initialised
     if not rank:
         return path
     stem, suffix = os.path.splitext(path)

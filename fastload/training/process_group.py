@@ -76,7 +76,7 @@ def distributed(
     """
     if (rank is None) != (world is None):
         raise ValueError(f"rank and world must be given together, got {rank=} and {world=}")
-    place = ranks.find_place(None if rank is None else (rank, world))
+    place = ranks.find_rank(None if rank is None else (rank, world))
     target, local = _device(device, place.rank)
     if target.type == "cuda":
         torch.cuda.set_device(target)

@@ -193,10 +193,10 @@ def test_what_groups_need() -> None:
 
     data = numbers(8)
     bad: list[tuple[FastLoader[Any], str]] = [
-        (FastLoader(Stream(), 2), "the length of a stream is not known"),
+        (FastLoader(Stream(), 2), "the length of an IterableDataset is not known"),
         (FastLoader(data, batch_size=None), "needs batch_size"),
         (FastLoader(data, batch_sampler=[[0, 1], [2]]), "a batch_sampler of torch's"),
-        (FastLoader(data, 2, sampler=Unsized()), "a sampler with a length, which Unsized has not"),
+        (FastLoader(data, 2, sampler=Unsized()), "a sampler with a length, and Unsized has none"),
     ]
     for loader, message in bad:
         with pytest.raises(ValueError, match=message):
@@ -218,7 +218,7 @@ def test_other_ranks_that_are_not_known(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "3")
     for options in ({}, {"shuffle": True}, {"sampler": list(range(8))}):
-        with pytest.raises(ValueError, match="what the other 2 ranks load is not known"):
+        with pytest.raises(ValueError, match="the batches of the other 2 ranks are not known"):
             next(iter(FastLoader(numbers(8), 2, **options).groups(2)))
     group = next(iter(FastLoader(numbers(8), 2, seed=1, shard=False).groups(2)))
     assert (group.total, group.shares) == (4, 1)
@@ -230,7 +230,7 @@ def test_an_epoch_of_another_length_is_an_error() -> None:
             return 8
 
     for given, message in ((6, "fewer batches"), (10, "more batches")):
-        with pytest.raises(RuntimeError, match=f"{message} than its sampler said"):
+        with pytest.raises(RuntimeError, match=f"{message} than its sampler reported"):
             taken(FastLoader(numbers(12), 2, sampler=Lying(range(given))), 2)
     loader = FastLoader(numbers(8), 2, seed=1)
     with pytest.raises(RuntimeError, match="do not change epoch"):

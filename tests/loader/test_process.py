@@ -341,7 +341,7 @@ def test_ctrl_c_in_a_training_loop(tmp_path: Path) -> None:
 def test_torch_stays_unimported_until_it_is_needed(run_python: Run) -> None:
     run_python(
         "import sys, fastload, fastload.order.ranks\n"
-        "fastload.order.ranks.find_place()\n"
+        "fastload.order.ranks.find_rank()\n"
         "assert 'torch' not in sys.modules\n"
         "fastload.FastLoader\n"
         "assert 'torch' in sys.modules"

@@ -28,9 +28,9 @@ def made(**options: Any) -> list[str]:
 
 @pytest.fixture
 def _in_a_ray_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    place = ranks.Place(1, 2, "torch.distributed")
+    place = ranks.ProcessRank(1, 2, "torch.distributed")
     monkeypatch.setitem(sys.modules, "ray.train.torch", types.ModuleType("ray.train.torch"))
-    monkeypatch.setattr(ranks, "find_place", lambda shard=None: place)
+    monkeypatch.setattr(ranks, "find_rank", lambda shard=None: place)
 
 
 @pytest.mark.usefixtures("_in_a_ray_worker")

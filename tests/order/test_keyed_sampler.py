@@ -279,22 +279,22 @@ def test_numpy_seeds_count() -> None:
 def test_place_from_the_environment(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert ranks.find_place() == (0, 1, "alone")
+    assert ranks.find_rank() == (0, 1, "alone")
     monkeypatch.setenv("RANK", "1")
-    assert ranks.find_place() == (0, 1, "alone")
+    assert ranks.find_rank() == (0, 1, "alone")
     monkeypatch.setenv("WORLD_SIZE", "3")
-    assert ranks.find_place() == (1, 3, "environment")
-    assert ranks.find_place(False) == (0, 1, "shard")
+    assert ranks.find_rank() == (1, 3, "environment")
+    assert ranks.find_rank(False) == (0, 1, "shard")
     keyed = sampler(9, shuffle=False)
     with caplog.at_level(logging.WARNING, "fastload"):
         assert [list(keyed), list(keyed)] == [[1, 4, 7]] * 2
     assert caplog.text.count("comes from RANK and WORLD_SIZE") == 1
     monkeypatch.setenv("RANK", "3")
     with pytest.raises(ValueError, match=r"rank 3 of 3 \(from RANK and WORLD_SIZE\) is not"):
-        ranks.find_place()
+        ranks.find_rank()
     monkeypatch.setenv("RANK", "one")
     with pytest.raises(ValueError, match="RANK='one'"):
-        ranks.find_place()
+        ranks.find_rank()
 
 
 def test_torch_distributed_wins_over_the_environment(
@@ -305,7 +305,7 @@ def test_torch_distributed_wins_over_the_environment(
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.distributed, "get_rank", lambda: 2)
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 4)
-    assert ranks.find_place() == (2, 4, "torch.distributed")
+    assert ranks.find_rank() == (2, 4, "torch.distributed")
     assert len(list(sampler(8))) == 2
     assert not caplog.text
 
@@ -313,8 +313,8 @@ def test_torch_distributed_wins_over_the_environment(
 def test_meshes_and_groups() -> None:
     mesh = types.SimpleNamespace(get_local_rank=lambda: 1, size=lambda: 2)
     group = types.SimpleNamespace(rank=lambda: 0, size=lambda: 2)
-    assert ranks.find_place(mesh)[:2] == (1, 2)
-    assert ranks.find_place(group)[:2] == (0, 2)
+    assert ranks.find_rank(mesh)[:2] == (1, 2)
+    assert ranks.find_rank(group)[:2] == (0, 2)
 
 
 def test_a_world_that_changes_after_len_warns(monkeypatch: pytest.MonkeyPatch) -> None:

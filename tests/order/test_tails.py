@@ -306,9 +306,9 @@ def test_tails_are_said_in_one_way() -> None:
         ({"tail": "mask", "seed": 0, "batch_size": None}, "needs batch_size"),
         (
             {"tail": "mask", "seed": 0, "sampler": distributed},
-            "DistributedSampler does not say which of its samples are real",
+            "DistributedSampler does not report which of its samples are real",
         ),
-        ({"tail": "mask", "sampler": OddKeys(data, tail="mask")}, "OddKeys does not say"),
+        ({"tail": "mask", "sampler": OddKeys(data, tail="mask")}, "OddKeys does not report"),
     ]
     for options, message in bad:
         with pytest.raises(ValueError, match=message):
@@ -382,7 +382,7 @@ def test_a_batch_sampler_that_leaves_batches_out_has_the_masks_of_the_others(kin
     other = FastLoader(data_of(kind, 30), batch_sampler=Told(first.batch_sampler, 2), **options)  # type: ignore[arg-type]
     assert list(map(pairs, other)) == want[::2]
     plain = FastLoader(data_of(kind, 30), batch_sampler=Plain(first.batch_sampler, 2), **options)  # type: ignore[arg-type]
-    with pytest.raises(RuntimeError, match="nobody knows which samples are real"):
+    with pytest.raises(RuntimeError, match="it is unknown which samples are real"):
         list(plain)
 
 
