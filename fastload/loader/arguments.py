@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import os
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
@@ -54,10 +54,10 @@ OWN_ARGUMENTS = (
 
 @dataclass
 class LoaderArguments:
-    """The arguments of a FastLoader by name; as given, until `resolved` makes them consistent.
+    """The arguments of a FastLoader by name; as given, until `resolve` makes them consistent.
 
     Attributes:
-        is_readable: True if the core can read the dataset; known after `resolved`.
+        extents: Location of the samples, set by `resolve`; None if only Python can load them.
     """
 
     dataset: Any
@@ -88,18 +88,18 @@ class LoaderArguments:
     on_error: str
     batch_transform: Any
     static_buffers: bool
-    is_readable: bool = field(init=False, default=False)
+    extents: Extents | None = field(init=False, default=None)
 
     @classmethod
     def named(cls, values: dict[str, Any]) -> LoaderArguments:
         """Returns the arguments among the local variables of the loader's constructor."""
-        return cls(**{each.name: values[each.name] for each in fields(cls) if each.init})
+        return cls(*map(values.__getitem__, _NAMES))
 
-    def resolved(self) -> LoaderArguments:
-        """Returns the arguments with the steps of `collate_fn`, the dataset and the sampler.
+    def resolve(self) -> None:
+        """Merges the steps of `collate_fn`, opens a path, and makes or adapts the sampler.
 
-        A path is opened. Arguments that were read from the attributes of another loader are those
-        that this one was given.
+        Arguments that were read from the attributes of another loader become those that the other
+        loader was given.
 
         Raises:
             TypeError: an argument has the wrong type.
@@ -108,27 +108,26 @@ class LoaderArguments:
         steps = Steps(
             self.transforms, self.device, self.batch_transform, self.on_error, self.verify
         )
-        inner, steps = split_collate_fn(self.collate_fn, steps)
-        made = replace(self, collate_fn=inner, **vars(steps))
-        made._check_own()
-        if isinstance(made.dataset, (str, bytes, os.PathLike)):
-            made.dataset = file_datasets.open(
-                made.dataset, io=made.io or "auto", verify=made.verify
-            )
-        made._check_counts()
-        made._check_not_empty()
-        made._undo_attributes()
-        extents = native_extents(made.dataset)
-        made._make_seeded_sampler(extents)
-        made.is_readable = extents is not None
-        return made
+        self.collate_fn, steps = split_collate_fn(self.collate_fn, steps)
+        self.transforms, self.device = steps.transforms, steps.device
+        self.batch_transform = steps.batch_transform
+        self.on_error, self.verify = steps.on_error, steps.verify
+        self._check_own()
+        if isinstance(self.dataset, (str, bytes, os.PathLike)):
+            io = self.io or "auto"
+            self.dataset = file_datasets.open(self.dataset, io=io, verify=self.verify)
+        self._check_counts()
+        self._check_not_empty()
+        self._undo_attributes()
+        self.extents = native_extents(self.dataset)
+        self._make_seeded_sampler()
 
     @property
     def has_threads(self) -> bool:
         """True if the workers of the loader are threads."""
         batched = self.batch_size is not None or self.batch_sampler is not None
         collates = self.collate_fn is None or self.collate_fn is default_collate
-        return self.is_readable and batched and collates
+        return self.extents is not None and batched and collates
 
     @property
     def has_auto_workers(self) -> bool:
@@ -234,12 +233,8 @@ class LoaderArguments:
         if shortage:
             warn(f"there are no batches: {shortage}")
 
-    def _make_seeded_sampler(self, extents: Extents | None) -> None:
-        """Makes the KeyedSampler of a seeded order, or adapts a given one to the batch size.
-
-        Args:
-            extents: Location of the samples; None if only Python can load them.
-        """
+    def _make_seeded_sampler(self) -> None:
+        """Makes the KeyedSampler of a seeded order, or adapts a given one to the batch size."""
         # DataLoader refuses other values of batch_size later, with its own message.
         size = self.batch_size if type(self.batch_size) is int and self.batch_size > 0 else 1
         sampler, is_stream = self.sampler, isinstance(self.dataset, IterableDataset)
@@ -262,10 +257,13 @@ class LoaderArguments:
             drop_last=bool(self.drop_last),
             shard=self.shard,
             order=self.order,
-            block_rows=block_rows(None if extents is None else sample_bytes(extents)),
+            block_rows=block_rows(None if self.extents is None else sample_bytes(self.extents)),
             tail=self.tail,
         )
         self.shuffle = None
+
+
+_NAMES = tuple(each.name for each in fields(LoaderArguments) if each.init)
 
 
 def mark_shuffled(loader: Any) -> None:

@@ -16,6 +16,7 @@ from fastload.batch.device_fields import DeviceFields
 from fastload.batch.plan import BatchPlan
 from fastload.datasets.native import native_extents
 from fastload.device.prefetcher import Target
+from fastload.formats.extents import Extents
 from fastload.formats.structure import map_leaves
 from fastload.loader.arguments import check_prefetch, pins
 from fastload.loader.collate_fn import BatchCollate
@@ -138,8 +139,19 @@ def current_plan(loader: Any, resources: LoaderResources) -> BatchPlan | None:
     Raises:
         ValueError: an argument of the loader does not fit its data.
     """
-    settings = PlanSettings.of(loader)
     extents = native_extents(loader.dataset) if why_not_collated(loader) is None else None
+    return plan_of(loader, resources, extents)
+
+
+def plan_of(loader: Any, resources: LoaderResources, extents: Extents | None) -> BatchPlan | None:
+    """Returns the plan of a dataset that was read just now; see `current_plan`.
+
+    Args:
+        loader: The loader.
+        resources: Its resources.
+        extents: Location of the samples; None if torch loads or collates them.
+    """
+    settings = PlanSettings.of(loader)
     if extents is None:
         settings.check_unplanned(loader.dataset)
         return None

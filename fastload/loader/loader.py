@@ -17,7 +17,7 @@ from fastload.loader.arguments import (
     warn_of_unused,
 )
 from fastload.loader.collate_fn import inner_of, public_collate_fn
-from fastload.loader.epoch_setup import EpochSetup, current_plan, make_setup
+from fastload.loader.epoch_setup import EpochSetup, current_plan, make_setup, plan_of
 from fastload.loader.explain import describe, warn_of_slow_data, why_not_native
 from fastload.loader.groups import Groups
 from fastload.loader.handover import BatchTransform, Handover
@@ -161,31 +161,33 @@ class FastLoader(StatefulLoader[T_co]):
         batch_transform: BatchTransform | None = None,
         static_buffers: bool = False,
     ) -> None:
-        given = LoaderArguments.named(locals())
-        arguments = given.resolved()
+        arguments = LoaderArguments.named(locals())
+        arguments.resolve()
         # DataLoader's constructor reads both.
-        self._shuffle, self._has_threads = given.shuffle, arguments.has_threads
+        self._shuffle, self._has_threads = shuffle, arguments.has_threads
         super().__init__(arguments.dataset, **arguments.for_torch())
         if seed is not None and self._is_iterable:
             raise ValueError("seed= needs a map-style dataset: an IterableDataset has no order")
         self.__dict__.update(arguments.own())
-        self._start_up(given, arguments)
+        self._start_up(arguments, collate_fn)
 
-    def _start_up(self, given: LoaderArguments, arguments: LoaderArguments) -> None:
+    def _start_up(self, arguments: LoaderArguments, collate_fn: Any) -> None:
         """Checks the arguments against the data, and prepares the first iterator.
 
         Args:
-            given: The arguments of the constructor.
-            arguments: The same, resolved.
+            arguments: The resolved arguments of the constructor.
+            collate_fn: As given to the constructor.
         """
         self._resources, self._tracked = LoaderResources(), None
         self._samplers, self._epochs = SamplerView(self._index_sampler), Epochs()
         self._defaults = AutoDefaults()
         if arguments.has_auto_workers:
-            self._defaults.choose_workers(self, given.prefetch_factor, given.persistent_workers)
-        if given.prefetch_factor is None:
+            self._defaults.choose_workers(
+                self, arguments.prefetch_factor, arguments.persistent_workers
+            )
+        if arguments.prefetch_factor is None:
             self._defaults.prefetch = self.prefetch_factor
-        plan = current_plan(self, self._resources)
+        plan = plan_of(self, self._resources, arguments.extents if self._has_threads else None)
         if plan is not None and getattr(self.dataset, "verify", None) != self.verify:
             checks.checked(plan.extents, self.verify)
         if type(self.batch_sampler) is BatchSampler and hasattr(self.sampler, "set_epoch"):
@@ -195,8 +197,8 @@ class FastLoader(StatefulLoader[T_co]):
         if is_random(self.transforms) and is_own(self.sampler):
             self.sampler.carry_keys()
         self._sealed = True
-        self.collate_fn = self.collate_fn if given.collate_fn is None else given.collate_fn
-        if arguments.is_readable:
+        self.collate_fn = self.collate_fn if collate_fn is None else collate_fn
+        if arguments.extents is not None:
             warn_of_replacement(self)
         if self._has_threads:
             warn_of_threads(self.num_workers, self._resources.warned)
