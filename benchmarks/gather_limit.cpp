@@ -85,7 +85,7 @@ void copy_row(char* out, const char* row, std::size_t row_bytes) {
   std::memcpy(out, row, kBytes != 0 ? kBytes : row_bytes);
 }
 
-// REQUIRES: a row is whole lines, and `out` begins a line.
+// REQUIRES: a row is whole lines, and `out` is the start of a line.
 void stream_row(char* out, const char* row, std::size_t row_bytes) {
 #if defined(__AVX512F__)
   for (std::size_t at = 0; at < row_bytes; at += kLine) {
