@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ragged import ragged_dataset
 
 from fastload import FormatError
 from fastload.datasets.file_datasets import Dataset
@@ -213,6 +214,12 @@ def test_fingerprints_of_ragged_fields() -> None:
     finally:
         LISTS[2][1][0] -= 1
     assert len(prints) == 6
+
+
+def test_fingerprints_change_with_the_ends_of_ragged_samples() -> None:
+    field = Field("t", "int64", (), True)
+    made = [ragged_dataset(0, [field], [samples]) for samples in ([[1], [2, 3]], [[1, 2], [3]])]
+    assert made[0].fingerprint != made[1].fingerprint
 
 
 @pytest.mark.parametrize(

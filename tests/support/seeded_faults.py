@@ -1,0 +1,440 @@
+"""Seeds faults in copies of the product, and demands that the tests of that room fail.
+
+    python tests/support/seeded_faults.py [--list] [NAME ...]
+
+Each fault replaces one text in one file. A text that is not there exactly once is an error, so that
+a fault cannot stay behind when the code moves on. The tests must pass over an unchanged copy first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[2]
+
+
+class Fault(NamedTuple):
+    """A mistake in the product.
+
+    Attributes:
+        name: What goes wrong.
+        file: Where it is seeded, below the project.
+        old: The text that is replaced.
+        new: The text in its place.
+        tests: What must fail: a folder or file of tests/, or the program of a C++ test.
+    """
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: str
+
+    def check(self) -> None:
+        """Raises ValueError unless the old text is in its file exactly once."""
+        count = (ROOT / self.file).read_text().count(self.old)
+        if count != 1:
+            raise ValueError(f"{self.name}: {self.file} has {count} times: {self.old}")
+
+
+FAULTS = [
+    Fault(
+        "a second array in an .npy file is ignored",
+        "fastload/formats/npy.py",
+        "if size > expected and source.read(expected, len(MAGIC)) == MAGIC:",
+        "if size < expected and source.read(expected, len(MAGIC)) == MAGIC:",
+        "formats/test_npy.py",
+    ),
+    Fault(
+        "a token equal to vocab_size is accepted",
+        "fastload/formats/tokens.py",
+        "if tokens.min() >= 0 and tokens.max() < vocab_size:",
+        "if tokens.min() >= 0 and tokens.max() <= vocab_size:",
+        "datasets/test_token_dataset.py",
+    ),
+    Fault(
+        "fingerprints do not cover the lengths of ragged fields",
+        "fastload/formats/fingerprint.py",
+        "            _update(digest, where, at, 8 * (rows + 1))\n",
+        "",
+        "formats/test_extents.py",
+    ),
+    Fault(
+        "a rank with the tail short gets one sample too few",
+        "fastload/order/keyed_sampler.py",
+        "share = rest // place.world + (place.rank < rest % place.world)",
+        "share = rest // place.world",
+        "order/test_keyed_sampler.py",
+    ),
+    Fault(
+        "the mask of the last step counts one repeated sample as real",
+        "fastload/order/masks.py",
+        "np.arange(plan.batch_size(number)) < plan.real_count(number)",
+        "np.arange(plan.batch_size(number)) <= plan.real_count(number)",
+        "order/test_tails.py",
+    ),
+    Fault(
+        "the number of draws of a WeightedSampler is ignored",
+        "fastload/order/weighted_sampler.py",
+        'self._draws = checked_int("num_samples", num_samples, least=1)',
+        'checked_int("num_samples", num_samples, least=1)',
+        "order/test_weighted_sampler.py",
+    ),
+    Fault(
+        "offsets of documents may go backwards",
+        "fastload/datasets/token_dataset.py",
+        "if array[0] != 0 or array[-1] != file.count or (array[1:] < array[:-1]).any():",
+        "if array[0] != 0 or array[-1] != file.count:",
+        "datasets/test_token_dataset.py",
+    ),
+    Fault(
+        "a mixture ignores the number of samples",
+        "fastload/datasets/mixture.py",
+        "self._map = _core.Mixture(sizes, weights, self.seed, self.exhausted, self.samples)",
+        "self._map = _core.Mixture(sizes, weights, self.seed, self.exhausted, None)",
+        "datasets/test_mixture.py",
+    ),
+    Fault(
+        "a joined member of a batch takes the copies of another member",
+        "fastload/batch/parts.py",
+        "return member.make(*(next(copies) for _ in member.leaves))",
+        "return member.make(*reversed([next(copies) for _ in member.leaves]))",
+        "device/test_cuda.py",
+    ),
+    Fault(
+        "images that differ in size change places when a sample is left out",
+        "fastload/batch/decode.py",
+        "place - bisect.bisect(places, place): image",
+        "place: image",
+        "loader/test_undecodable.py",
+    ),
+    Fault(
+        "Normalize does not scale integers",
+        "fastload/batch/pixels.py",
+        "scale = 1.0 / largest",
+        "scale = 1.0",
+        "loader/test_pixels.py",
+    ),
+    Fault(
+        "an array that stays on the host shares memory with the next batch",
+        "fastload/batch/parts.py",
+        "kept = data.copy() if isinstance(data, np.ndarray) else data",
+        "kept = data",
+        "batch/test_parts.py",
+    ),
+    Fault(
+        "a batch that could not be loaded is raised for ever",
+        "fastload/device/prefetcher.py",
+        "            if isinstance(turn, Exception):\n                self._coming.popleft()\n",
+        "            if isinstance(turn, Exception):\n",
+        "device/test_prefetcher.py",
+    ),
+    Fault(
+        "a group ends one batch late",
+        "fastload/loader/groups.py",
+        "end = min(end, ahead.batches)",
+        "end = min(end + 1, ahead.batches)",
+        "loader/test_groups.py",
+    ),
+    Fault(
+        "batches that threads take at once are counted twice",
+        "fastload/loader/handover.py",
+        "progress.handed = max(progress.handed, turn)",
+        "progress.handed = progress.handed + 1",
+        "loader",
+    ),
+    Fault(
+        "failed waits are not part of the statistics",
+        "fastload/loader/stats.py",
+        "            stats.add_wait(wait_ns)\n            if batch",
+        "            if batch",
+        "loader/test_stats.py",
+    ),
+    Fault(
+        "a group is not weighted by the ranks that share the data",
+        "fastload/loader/groups.py",
+        "return [size * self.shares / max(1, self.total) for size in self.sizes]",
+        "return [size / max(1, self.total) for size in self.sizes]",
+        "loader/test_groups.py",
+    ),
+    Fault(
+        "gradients are communicated after the last batch instead of in it",
+        "fastload/training/gradients.py",
+        "return self._number + 2 >= len(self._weights)",
+        "return self._number + 1 >= len(self._weights)",
+        "training/test_step_ranks.py",
+    ),
+    Fault(
+        "a checkpoint with a wrong checksum is loaded",
+        "fastload/training/checkpoint.py",
+        "damaged = archive.testzip()",
+        "damaged = None",
+        "training/test_step_errors.py",
+    ),
+    Fault(
+        "a schedule of another optimizer is accepted",
+        "fastload/training/schedules.py",
+        "if groups is not None and not any(id(group) in own for group in groups):",
+        "if groups is None and not any(id(group) in own for group in groups or ()):",
+        "training/test_schedules.py",
+    ),
+    Fault(
+        "large integers are cast to what they do not fit",
+        "fastload/packing/cast.py",
+        "fitting &= (block < float(most + 1)) if most > 1 else (block <= 1)",
+        "fitting &= (block <= float(most + 1)) if most > 1 else (block <= 1)",
+        "packing/test_cast.py",
+    ),
+    Fault(
+        "records of a TFRecord file are not checked",
+        "fastload/packing/kinds/tfrecord.py",
+        'if masked_crc(data) != int.from_bytes(content[-_FOOT:], "little"):',
+        "if False:",
+        "packing/kinds/test_tfrecord.py",
+    ),
+    Fault(
+        "an array in an MDS sample has its axes reversed",
+        "fastload/packing/kinds/mds.py",
+        'return np.frombuffer(content, dtype.newbyteorder("<"), offset=place).reshape(shape)',
+        'return np.frombuffer(content, dtype.newbyteorder("<"), offset=place).reshape(shape[::-1])',
+        "packing/kinds/test_mds.py",
+    ),
+    Fault(
+        "a torn line of a journal counts",
+        "fastload/packing/output/journal.py",
+        '            if not line.endswith(b"\\n"):\n                break\n',
+        "",
+        "packing/output",
+    ),
+    Fault(
+        "rows behind a gap are dropped",
+        "fastload/packing/output/gaps.py",
+        "held = [_joined([column[rows:]]) for column in joined]",
+        "held = [_joined([column[:0]]) for column in joined]",
+        "packing/kinds/test_imagefolder.py",
+    ),
+    Fault(
+        "the samples of a process that died are counted twice",
+        "fastload/packing/jobs/workers.py",
+        "            advance(-task.read)\n            how",
+        "            how",
+        "packing/output",
+    ),
+    Fault(
+        "an error that cannot be pickled is lost on its way from a process",
+        "fastload/packing/jobs/failures.py",
+        'return cls(RuntimeError(f"{type(error).__name__}: {error}"), text)',
+        "return cls(RuntimeError(), text)",
+        "packing",
+    ),
+    Fault(
+        "numbers of classes are exported as text",
+        "fastload/packing/export/tar.py",
+        'return "cls", str(values).encode()',
+        'return "txt", str(values).encode()',
+        "packing/test_export.py",
+    ),
+    Fault(
+        "a finished epoch needs more steps than the one before",
+        "fastload/tools/report.py",
+        "whole = whole or (isinstance(least, int) and len(steps) >= least > 0)",
+        "whole = whole or (isinstance(least, int) and len(steps) > least > 0)",
+        "tools/test_report.py",
+    ),
+    Fault(
+        "a quotient of ranges divides the wrong bounds",
+        "fastload/tools/measured.py",
+        "return Range(self.low / max(tiny, other.high), self.high / max(tiny, other.low))",
+        "return Range(self.low / max(tiny, other.low), self.high / max(tiny, other.high))",
+        "tools/test_measured.py",
+    ),
+    Fault(
+        "the command ends well although files are damaged",
+        "fastload/cli/verify.py",
+        '        write(strict_json.dumps(_in_json(report), indent=1) + "\\n")\n'
+        "        return 0 if report.ok else _DAMAGED\n",
+        '        write(strict_json.dumps(_in_json(report), indent=1) + "\\n")\n        return 0\n',
+        "formats/test_verify.py",
+    ),
+    Fault(
+        "Ctrl-C in a command is an error like any other",
+        "fastload/cli/__init__.py",
+        'return complain("interrupted", INTERRUPTED)',
+        'return complain("interrupted", 1)',
+        "packing/output",
+    ),
+    Fault(
+        "indices outside of the permutation are given",
+        "csrc/order/permutation.cpp",
+        "    value = small_ ? encrypt<kSmallRounds>(value) : encrypt<kRounds>(value);\n"
+        "  } while (value >= n_);",
+        "    value = small_ ? encrypt<kSmallRounds>(value) : encrypt<kRounds>(value);\n"
+        "  } while (value > n_);",
+        "permutation_test",
+    ),
+    Fault(
+        "the last batch of an order is lost",
+        "csrc/order/index_source.cpp",
+        "count / batch + (!drop_last && count % batch != 0 ? 1 : 0)",
+        "count / batch",
+        "index_source_test",
+    ),
+    Fault(
+        "memory of a slot counts as used for ever",
+        "csrc/batch/slot_pool.cpp",
+        "      used_bytes_ += lease.capacity_;\n",
+        "",
+        "slot_pool_test",
+    ),
+    Fault(
+        "parts of pinned memory do not grow together again",
+        "csrc/device/free_parts.cpp",
+        "    bytes += next->second;\n    erase(next);",
+        "    bytes += next->second;",
+        "free_parts_test",
+    ),
+    Fault(
+        "arrays with a negative stride are read from the wrong end",
+        "csrc/storage/strides.cpp",
+        "made.low = checked_add(made.low, std::min<std::int64_t>(reach, 0));",
+        "made.low = checked_add(made.low, 0);",
+        "copy_strided_test",
+    ),
+    Fault(
+        "quantiles of waits are one bucket off",
+        "csrc/engine/load_stats.cpp",
+        "if (seen >= std::max<std::int64_t>(1, wanted)) return middle_of(i);",
+        "if (seen > std::max<std::int64_t>(1, wanted)) return middle_of(i);",
+        "load_stats_test",
+    ),
+]
+
+
+# --- Running ----------------------------------------------------------------------------------
+
+
+class PythonTests:
+    """The tests of Python files, which import a copy of the package.
+
+    Args:
+        folder: For the copy.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        from fastload import _core
+
+        self.source = folder / "python"
+        without = shutil.ignore_patterns("*.so", "__pycache__")
+        shutil.copytree(ROOT / "fastload", self.source / "fastload", ignore=without)
+        shutil.copy(_core.__file__, self.source / "fastload")
+        self._out = folder / "out"
+
+    def passes(self, tests: str) -> bool:
+        """Runs them. Tests that could not be collected are an error, not a failure."""
+        path = os.pathsep.join([str(self.source), os.environ.get("PYTHONPATH", "")])
+        command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
+        command += [f"--basetemp={self._out}", str(ROOT / "tests" / tests)]
+        environment = os.environ | {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+        done = _run(command, environment)
+        if done.returncode not in (0, 1):
+            raise RuntimeError(f"the tests did not run\n{done.stdout[-3000:]}{done.stderr[-1000:]}")
+        return done.returncode == 0
+
+
+class CppTests:
+    """The programs of tests/cpp, built from a copy of the sources in build/faults.
+
+    The build is kept, so that a fault compiles what depends on its file.
+    """
+
+    def __init__(self) -> None:
+        self.source = ROOT / "build" / "faults" / "source"
+        for name in ("csrc", "tests/cpp", "CMakeLists.txt", "CMakePresets.json"):
+            for path in [ROOT / name, *(ROOT / name).rglob("*")]:
+                target = self.source / path.relative_to(ROOT)
+                if path.is_dir():
+                    target.mkdir(parents=True, exist_ok=True)
+                elif not target.exists() or target.read_bytes() != path.read_bytes():
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    target.write_bytes(path.read_bytes())
+
+    def passes(self, tests: str) -> bool:
+        """Builds a program and runs it. A fault that does not compile is an error."""
+        build = self.source / "build" / "dev"
+        for command in (["--preset", "dev"], ["--build", str(build), "--target", tests]):
+            done = _run(["cmake", *command], dict(os.environ), self.source)
+            if done.returncode != 0:
+                raise RuntimeError(f"the build failed\n{done.stdout[-3000:]}{done.stderr[-1000:]}")
+        return _run([str(build / tests)], dict(os.environ)).returncode == 0
+
+
+def _run(
+    command: list[str], environment: dict[str, str], folder: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(
+            command,
+            cwd=folder or tempfile.gettempdir(),
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=900,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:  # a test that hangs has found the fault, too
+        return subprocess.CompletedProcess(command, 1, "", "")
+
+
+def main() -> int:
+    """Runs the faults that are named, or all; 1 if one of them is not found."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help="words of names (default: all)")
+    parser.add_argument("--list", action="store_true", help="print the names only")
+    arguments = parser.parse_args()
+    chosen = [
+        fault
+        for fault in FAULTS
+        if not arguments.names or any(word in fault.name for word in arguments.names)
+    ]
+    for fault in chosen:
+        fault.check()
+    if arguments.list:
+        print(*(f"{fault.file}: {fault.name}" for fault in chosen), sep="\n")
+        return 0
+    missed = []
+    with tempfile.TemporaryDirectory() as folder:
+        runners: dict[bool, PythonTests | CppTests] = {}
+        clean: dict[str, bool] = {}
+        for fault in chosen:
+            is_python = fault.file.endswith(".py")
+            if is_python not in runners:
+                runners[is_python] = PythonTests(Path(folder)) if is_python else CppTests()
+            runner, started = runners[is_python], time.monotonic()
+            if fault.tests not in clean:
+                clean[fault.tests] = runner.passes(fault.tests)
+            if not clean[fault.tests]:
+                raise RuntimeError(f"{fault.tests} fails without a fault")
+            path = runner.source / fault.file
+            whole = path.read_text()
+            path.write_text(whole.replace(fault.old, fault.new))
+            try:
+                found = not runner.passes(fault.tests)
+            finally:
+                path.write_text(whole)
+            seconds = time.monotonic() - started
+            print(f"{'found ' if found else 'MISSED'} {seconds:4.0f} s  {fault.name}", flush=True)
+            missed += [] if found else [fault.name]
+    print(f"{len(chosen) - len(missed)} of {len(chosen)} faults were found")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
