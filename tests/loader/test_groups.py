@@ -49,6 +49,8 @@ def test_keyed_groups(data: Any, n: int, world: int, drop_last: bool) -> None:
             assert group.last == (number * n + n >= len(steps[0]))
             assert len(group) == len(batches)
             assert values(group) == batches
+        # Averaged over the ranks, as DDP averages gradients, all samples count alike.
+        assert sum(sum(group.weights) for group in groups) == pytest.approx(world)
     assert number == len(loaders[0].groups(n)) - 1
     assert {loader.state_dict()["epoch"] for loader in loaders} == {1}
 
