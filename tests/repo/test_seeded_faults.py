@@ -1,10 +1,10 @@
-"""The faults that `tests/support/seeded_faults.py` seeds can be seeded."""
+"""Each fault that `tests/support/seeded_faults.py` seeds can be seeded."""
 
 from __future__ import annotations
 
 import pytest
+from faults import FAULTS, Fault
 from paths import ROOT, TESTS
-from seeded_faults import FAULTS, Fault
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.file)
