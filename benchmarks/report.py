@@ -68,7 +68,7 @@ def loader_lines(document: dict[str, Any]) -> Iterator[str]:
         "threads that only gather such rows."
     )
     yield ""
-    heads = ["row", "samples/s", "GB/s", "of the limit"]
+    heads = ["row", "samples/s", "GB/s", "of the limit", "µs/batch", "µs/batch, main thread"]
     heads += ["× DataLoader", "× DataLoader, batched fetch", "× FFCV 1.0.2"]
     yield "| " + " | ".join(heads) + " |"
     yield "|" + "---:|" * len(heads)
@@ -79,16 +79,25 @@ def loader_lines(document: dict[str, Any]) -> Iterator[str]:
             f"{speed['samples_per_s']:,.0f}",
             f"{speed['bytes_per_s'] / 1e9:.1f}",
             f"{ratios['limit']['ratio']:.0%}",
+            microseconds(1e6 * result["batch_size"] / speed["samples_per_s"]),
+            microseconds(speed.get("main_us")),
             *(times(ratios.get(kind)) for kind in ("dataloader", "batched", "ffcv")),
         ]
         yield "| " + " | ".join(cells) + " |"
     yield ""
     yield (
+        "Microseconds on the main thread are CPU time of the thread that calls `next()`. "
         "DataLoader is the best of 0, 1, 2 and 4 workers over a memory-mapped dataset with "
         "`__getitem__`. Batched fetch is its fastest form: numpy gathers a whole batch in "
         "`__getitems__`, without a `collate_fn`."
     )
     yield ""
+
+
+def microseconds(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def times(ratio: dict[str, Any] | None) -> str:
