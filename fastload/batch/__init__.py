@@ -1,1 +1,1 @@
-"""What a batch is made of: transforms, decoding, collation, and the fields of a device."""
+"""Batches: transforms, decoding, collation, and the fields that a device converts."""

@@ -1,4 +1,4 @@
-"""From the arrays of the core to the batch that the loader hands out."""
+"""Builds batches of the arrays that the core gathers."""
 
 from __future__ import annotations
 
@@ -41,27 +41,27 @@ from fastload.formats.structure import (
 
 Array = npt.NDArray[Any]
 Arrays = list[Any]
-"""Of each field in turn: an array (B, *shape); values and offsets; padded values and lengths; or
-`Decoded` images."""
+"""Arrays of the fields in order. A field has an array (B, *shape); values and offsets; padded
+values and lengths; or `Decoded` images."""
 
 
 class SampleLayout(Protocol):
-    """The fields of a sample and the containers around their numbers, as `Extents` have them."""
+    """Fields of a sample and the containers around their numbers; `Extents` is one."""
 
     @property
     def fields(self) -> tuple[Field, ...]:
-        """In the order of their arrays."""
+        """Fields in the order of their arrays."""
 
     @property
     def structure(self) -> Structure:
-        """The containers."""
+        """Containers of a sample."""
 
 
 class Samples(RandomKeys, Protocol):
     """The samples of a batch."""
 
     def __call__(self) -> Int64Array:
-        """The dataset's indices, for messages."""
+        """Returns the dataset's indices, for messages."""
 
 
 Maker = Callable[[Arrays, Samples], Any]
@@ -85,7 +85,7 @@ def batch_maker(
     Raises:
         ValueError: a member of the batch has the name of another one.
     """
-    # What is cut out of an array is a copy each, so that one that is kept does not keep them all.
+    # Each sample that is cut out of an array is a copy: keeping one must not keep the whole array.
     members, build = _compiled(layout, chosen, pin, added, np.copy)
     return lambda arrays, samples: build(
         [
@@ -160,11 +160,11 @@ def _compiled(
         for column, field in enumerate(fields)
     ]
     counts = [_array_count(field, chosen.ragged.get(field.name)) for field in fields]
-    parts = [_parts(chosen.ragged.get(field.name)) for field in fields]
+    companions = [_companion(chosen.ragged.get(field.name)) for field in fields]
     for _name in added:
         makers.append(lambda array, samples: [finish(torch.from_numpy(array))])
         counts.append(1)
-        parts.append(None)
+        companions.append(None)
     turned = [field.name in moved for field in fields] + [False] * len(added)
 
     def members(arrays: Arrays, samples: Samples) -> list[Any]:
@@ -176,7 +176,7 @@ def _compiled(
             start += count
         return made
 
-    return members, batch_builder(_with_parts(structure, parts))
+    return members, batch_builder(_with_companions(structure, companions))
 
 
 def _tensors(arrays: Arrays, samples: Samples) -> list[Any]:
@@ -188,9 +188,10 @@ def _channels_first(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def pinner() -> Finish:
-    """Copies tensors to pinned memory, until there is none left; then it says so and lets them be.
+    """Returns a function that copies tensors to pinned memory.
 
-    Training goes on without it, only slower.
+    If there is no pinned memory left, it warns once and returns all further tensors unchanged:
+    training continues, more slowly.
     """
     works = True
 
@@ -203,8 +204,8 @@ def pinner() -> Finish:
         except RuntimeError as error:
             works = False
             warn(
-                f"{tensor.nbytes} bytes cannot be pinned, the batches of this iterator come "
-                f"unpinned from now on: {error}",
+                f"{tensor.nbytes} bytes cannot be pinned; further batches of this iterator are "
+                f"not pinned: {error}",
             )
             return tensor
 
@@ -218,8 +219,8 @@ def _array_count(field: Field, transform: RaggedTransform | None) -> int:
 # --- Containers --------------------------------------------------------------------------------
 
 
-def _parts(transform: RaggedTransform | None) -> tuple[str, Any] | None:
-    """What stands beside the values of a field, and the container where there are no keys."""
+def _companion(transform: RaggedTransform | None) -> tuple[str, Any] | None:
+    """Returns the name of the tensor next to a field's values, and the namedtuple of both."""
     if isinstance(transform, PadTo):
         return "lengths", Padded
     if isinstance(transform, Jagged) and not transform.nested:
@@ -227,25 +228,27 @@ def _parts(transform: RaggedTransform | None) -> tuple[str, Any] | None:
     return None
 
 
-def _with_parts(structure: Structure, parts: Sequence[tuple[str, Any] | None]) -> Structure:
-    """The structure of a batch, whose leaves number what the leaf makers give."""
-    starts = np.cumsum([0] + [1 if part is None else 2 for part in parts]).tolist()
+def _with_companions(
+    structure: Structure, companions: Sequence[tuple[str, Any] | None]
+) -> Structure:
+    """Returns the structure of a batch, whose leaves number the results of the leaf makers."""
+    starts = np.cumsum([0] + [1 if companion is None else 2 for companion in companions]).tolist()
 
     def numbered(part: Structure) -> Structure:
         if is_leaf(part):
-            start, beside = starts[part], parts[part]
-            return start if beside is None else beside[1](start, start + 1)
+            start, companion = starts[part], companions[part]
+            return start if companion is None else companion[1](start, start + 1)
         if not isinstance(part, dict):
             return with_members(part, [numbered(child) for child in part])
         members: dict[Any, Any] = {}
         for key, child in part.items():
-            beside = parts[child] if is_leaf(child) else None
-            if beside is None:
+            companion = companions[child] if is_leaf(child) else None
+            if companion is None:
                 members[key] = numbered(child)
                 continue
-            other = f"{key}_{beside[0]}"
+            other = f"{key}_{companion[0]}"
             if other in part:
-                raise ValueError(f"transforms: {other!r} would stand twice in the batch")
+                raise ValueError(f"transforms: the batch would have two members {other!r}")
             members |= {key: starts[child], other: starts[child] + 1}
         return with_members(part, members)
 
@@ -253,7 +256,7 @@ def _with_parts(structure: Structure, parts: Sequence[tuple[str, Any] | None]) -
 
 
 def _in_sequences(structure: Structure) -> set[int]:
-    """The columns that are members of a list or tuple."""
+    """Returns the columns that are members of a list or tuple."""
     if is_leaf(structure):
         return set()
     keyed = isinstance(structure, dict)
@@ -272,9 +275,18 @@ def _leaf_maker(
     finish: Finish,
     sequence: type[Any],
     piece: Callable[[Array], Array],
-    extents: Any,
+    layout: Any,
 ) -> _LeafMaker:
-    """`sequence` is that of default_collate for texts: those of tuples' members are tuples."""
+    """Returns the function from the arrays of a field to its leaves.
+
+    Args:
+        field: The field as delivered.
+        transform: Its transform, if it is ragged.
+        finish: Applied to each tensor.
+        sequence: Container of texts: default_collate makes tuples of the members of tuples.
+        piece: Applied to each sample that is cut out of an array.
+        layout: Fields and structure of a sample.
+    """
     view = torch_dtype(field.dtype) if field.storage.name != field.dtype else None
 
     def tensor(array: Array) -> torch.Tensor:
@@ -283,7 +295,7 @@ def _leaf_maker(
 
     if isinstance(transform, DecodeImage):
         shape = field.shape or (0, 0, MODES[transform.mode])
-        return lambda *arrays: [tensor(_images(field, shape, extents, *arrays))]
+        return lambda *arrays: [tensor(_images(field, shape, layout, *arrays))]
     if not field.ragged:
         return lambda array, samples: [tensor(array)]
     if isinstance(transform, PadTo):
@@ -315,7 +327,7 @@ def _leaf_maker(
 
 def _nested(values: torch.Tensor, offsets: torch.Tensor, lengths: Array) -> Joined:
     limits: dict[str, Any] = {}
-    if _KNOWS_LIMITS and len(lengths):  # else padding it pads to the length of all samples together
+    if _KNOWS_LIMITS and len(lengths):  # else padding would pad to the total length
         limits = {"min_seqlen": int(lengths.min()), "max_seqlen": int(lengths.max())}
     return Joined((values, offsets), partial(torch.nested.nested_tensor_from_jagged, **limits))
 
@@ -327,34 +339,34 @@ def _pieces(values: Array, offsets: Array) -> list[memoryview]:
 
 def _texts(field: Field, values: Array, offsets: Array, samples: Samples) -> list[str]:
     texts = []
-    for place, piece in enumerate(_pieces(values, offsets)):
+    for row, piece in enumerate(_pieces(values, offsets)):
         try:
             texts.append(str(piece, "utf-8"))
         except UnicodeDecodeError as error:
-            where = f"field {field.name!r}: sample {samples()[place]}"
+            where = f"field {field.name!r}: sample {samples()[row]}"
             raise FormatError(f"{where}: not UTF-8: {error}") from error
     return texts
 
 
 def _dense(field: Field, values: Array, offsets: Array, samples: Samples) -> Array:
-    """Samples of one length as (B, length, *shape)."""
+    """Returns samples of equal length as an array (B, length, *shape)."""
     lengths = np.diff(offsets)
     length = int(lengths[0]) if len(lengths) else 0
     unequal = np.flatnonzero(lengths != length)
     if len(unequal):
-        place = int(unequal[0])
-        shapes = [(int(n), *field.shape) for n in (length, lengths[place])]
-        _raise_unequal(field, place, shapes, samples, "PadTo(), Jagged() or AsList()")
+        row = int(unequal[0])
+        shapes = [(int(n), *field.shape) for n in (length, lengths[row])]
+        _raise_unequal(field, row, shapes, samples, "PadTo(), Jagged() or AsList()")
     return values.reshape(len(lengths), length, *field.shape)
 
 
 def _images(
-    field: Field, shape: tuple[int, ...], extents: Any, decoded: Decoded, samples: Samples
+    field: Field, shape: tuple[int, ...], layout: Any, decoded: Decoded, samples: Samples
 ) -> Array:
-    """The images of a batch, of which none has `shape` if there is none."""
+    """Returns the images of a batch as one array (B, *shape); `shape` is used for B = 0 only."""
     if decoded.error is not None:
-        index = int(samples()[decoded.place])
-        where = f"field {field.name!r}: sample {index}{described_place(extents, field.name, index)}"
+        index = int(samples()[decoded.error_row])
+        where = f"field {field.name!r}: sample {index}{described_place(layout, field.name, index)}"
         if isinstance(decoded.error, MemoryError):
             add_note(decoded.error, where)
             raise decoded.error
@@ -365,26 +377,26 @@ def _images(
     images = decoded.each()
     if not images:
         return np.empty((0, *shape), field.storage)
-    for place, image in enumerate(images):
+    for row, image in enumerate(images):
         if image.shape != images[0].shape:
             shapes = [images[0].shape, image.shape]
-            _raise_unequal(field, place, shapes, samples, "DecodeImage(size=(H, W))")
+            _raise_unequal(field, row, shapes, samples, "DecodeImage(size=(H, W))")
     return np.stack(images)
 
 
 def decode_fault(error: Exception) -> str:
-    """Why an image cannot be decoded."""
+    """Describes why an image cannot be decoded."""
     unknown = type(error).__name__ == "UnidentifiedImageError"
     return "not an image of a known kind" if unknown else str(error) or type(error).__name__
 
 
 def _raise_unequal(
-    field: Field, place: int, shapes: Sequence[tuple[int, ...]], samples: Samples, choices: str
+    field: Field, row: int, shapes: Sequence[tuple[int, ...]], samples: Samples, choices: str
 ) -> NoReturn:
-    first, other = samples()[[0, place]].tolist()
+    first, other = samples()[[0, row]].tolist()
     raise RuntimeError(
         f"stack expects each tensor to be equal size, but got {list(shapes[0])} at entry 0 and "
-        f"{list(shapes[1])} at entry {place}: field {field.name!r}: sample {first} has shape "
-        f"{shapes[0]}, sample {other} has shape {shapes[1]}; choose what becomes of it by "
+        f"{list(shapes[1])} at entry {row}: field {field.name!r}: sample {first} has shape "
+        f"{shapes[0]}, sample {other} has shape {shapes[1]}; choose a transform by "
         f"transforms={{{field.name!r}: ...}}: {choices}"
     )

@@ -1,4 +1,4 @@
-"""Batches that the core makes as a whole, without Python."""
+"""Batches that the core builds without Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decodes images in threads, between the engine and the consumer."""
+"""Decode stage: threads that decode images between the engine and the consumer."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ from fastload.formats.image_depth import in_8_bits
 Array = npt.NDArray[Any]
 Arrays = list[Any]
 
-_NOT_OF_THE_IMAGE = (MemoryError, ImportError)  # errors that other images would have, too
-_MOST_PIXELS = 1 << 28  # of an image; Pillow opens none that has more
-_STOP_PATIENCE_S = 0.4  # for threads that decode
+_ENVIRONMENT_ERRORS = (MemoryError, ImportError)  # not caused by the image
+_MAX_PIXELS = 1 << 28  # per image; Pillow refuses larger ones
+_STOP_PATIENCE_S = 0.4  # for decode threads to end
 
 
 class Source(Protocol):
-    """Gives the batches of an epoch in order, as the engine does."""
+    """Yields the batches of an epoch in order, as the engine does."""
 
     def next(self, timeout_s: float = 0.0) -> Any:
-        """The arrays of the next batch; None after the last one."""
+        """Returns the arrays of the next batch; None after the last one."""
 
     def is_ready(self) -> bool:
-        """Whether `next` has nothing to wait for: a batch, its error or the end are there."""
+        """Returns True if `next` need not wait: for a batch, its error or the end of the epoch."""
 
     def describe_due(self) -> str:
-        """What the batch that is due is waiting for, for a message."""
+        """Describes what the next batch is waiting for; part of a timeout message."""
 
     def stop(self) -> None:
         """Ends every wait in `next`."""
@@ -50,45 +50,44 @@ class Source(Protocol):
 
 @dataclass
 class Decoded:
-    """The images of a field of a batch.
+    """The decoded images of one field of a batch. A row is a sample's position in the batch.
 
     Attributes:
-        images: uint8 (B, H, W, C), or what the field's other transforms make of it; None if it was
-            not known beforehand that all have one size.
-        others: By their place, images that are not in `images`.
-        place: Of the first image in the batch that could not be decoded.
-        error: What was wrong with it.
-        failed: Where samples are to be left out, by their place: what is wrong with images that
-            cannot be decoded.
+        images: uint8 (B, H, W, C), or the result of the field's other transforms; None if the
+            images were not known to have one size.
+        others: Images that are not in `images`, by row.
+        error_row: Row of the first image that could not be decoded.
+        error: The error of that image; None: all were decoded.
+        failed: Errors of images that cannot be decoded, by row, where such samples are left out.
     """
 
     images: Array | None
     others: dict[int, Array] = field(default_factory=dict)
-    place: int = 0
+    error_row: int = 0
     error: Exception | None = None
     failed: dict[int, Exception] = field(default_factory=dict)
 
     def each(self) -> list[Array]:
-        """The images one by one."""
+        """Returns the images as a list."""
         if self.images is None:
-            return [self.others[place] for place in range(len(self.others))]
-        return [self.others.get(place, image) for place, image in enumerate(self.images)]
+            return [self.others[row] for row in range(len(self.others))]
+        return [self.others.get(row, image) for row, image in enumerate(self.images)]
 
-    def without(self, places: Sequence[int]) -> Decoded:
-        """The images of the batch's other samples; all of them could be decoded."""
-        images = None if self.images is None else np.delete(self.images, places, 0)
-        gone = set(places)
+    def without(self, rows: Sequence[int]) -> Decoded:
+        """Returns the images without those of `rows`, which are in ascending order."""
+        images = None if self.images is None else np.delete(self.images, rows, 0)
+        removed = set(rows)
         others = {
-            place - bisect.bisect(places, place): image
-            for place, image in self.others.items()
-            if place not in gone
+            row - bisect.bisect(rows, row): image
+            for row, image in self.others.items()
+            if row not in removed
         }
-        return Decoded(images, others, self.place, self.error)
+        return Decoded(images, others, self.error_row, self.error)
 
 
 @dataclass
 class _Job:
-    """A batch on its way: its arrays, or what was raised for them."""
+    """A batch in the stage: its arrays, or the error that was raised for it."""
 
     arrays: Arrays | None
     error: BaseException | None = None
@@ -129,70 +128,77 @@ class ImageField:
         return not (fixed or self.transform.exif)
 
     def empty(self, indices: Array) -> Array | None:
-        """Room for the images of these samples, if it is known that all have one size."""
+        """Allocates the array for the images of these samples; None if their sizes may differ."""
         if self.pixels is not None and self.pixels.out_bytes:
-            return self._room((len(indices), *self.pixels.field.shape), self.pixels.field.storage)
+            return self._allocate(
+                (len(indices), *self.pixels.field.shape), self.pixels.field.storage
+            )
         size = self.transform.size or self._common_size(indices)
         if size is None:
             return None
         shape = self._shape((*size, MODES[self.transform.mode]))
-        return self._room((len(indices), *shape), self._dtype)
+        return self._allocate((len(indices), *shape), self._dtype)
 
     @property
     def _dtype(self) -> np.dtype[Any]:
         return np.dtype(np.uint8) if self.pixels is None else self.pixels.field.storage
 
     def _shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """What becomes of an image of a shape (height, width, channels)."""
+        """Returns the shape of the delivered image, given (height, width, channels)."""
         if self.pixels is None:
             return shape
         height, width = self.pixels.plan.out_size(*shape[:2])
         return (shape[2], height, width) if self.pixels.planar else (height, width, shape[2])
 
     def _common_size(self, indices: Array) -> tuple[int, int] | None:
-        """Height and width of all these samples' images, as far as is stored."""
+        """Returns the stored height and width of these images; None if they differ."""
         if self.sizes is None or self.transform.exif or len(indices) == 0:
             return None
         sizes = np.empty((len(indices), 2), np.uint32)
         self.sizes.gather(indices, [sizes])
         height, width = sizes[0].tolist()
-        if not 0 < height * width <= _MOST_PIXELS or (sizes != sizes[0]).any():
+        if not 0 < height * width <= _MAX_PIXELS or (sizes != sizes[0]).any():
             return None
         return height, width
 
-    def _room(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    def _allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         if self.pool is None:
             return np.empty(shape, dtype)
         return self.pool.empty(math.prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
 
-    def deliver(self, data: bytes, room: Array | None, draw: int) -> Array | None:
-        """Decodes a sample into `room`; what is drawn for it follows from `draw`.
+    def deliver(self, data: bytes, out: Array | None, draw: int) -> Array | None:
+        """Decodes an image into `out`.
+
+        Args:
+            data: The encoded image.
+            out: The array of the delivered image; None: it is allocated.
+            draw: RNG key of the sample's random transforms.
 
         Returns:
-            The image, if there is no room or it has another size.
+            The image, if `out` is None or of another shape; else None.
 
         Raises:
-            Exception: what Pillow raises for data that it cannot decode; ValueError: the image is
-                smaller than the window that is cut out of it.
+            Exception: any error of Pillow for data that it cannot decode; ValueError: the image is
+                smaller than its crop.
         """
-        return self.place(decode_image(data, self.transform), room, draw)
+        return self.apply(decode_image(data, self.transform), out, draw)
 
-    def place(self, image: Array, room: Array | None, draw: int) -> Array | None:
-        """Applies what follows the decoding; see `deliver`."""
+    def apply(self, image: Array, out: Array | None, draw: int) -> Array | None:
+        """Applies the transforms that follow the decoding; see `deliver`."""
         shape = self._shape(image.shape)
-        fits = room is not None and room.shape == shape
+        fits = out is not None and out.shape == shape
         if self.pixels is None:
-            if room is None or not fits:
+            if out is None or not fits:
                 return image
-            room[...] = image
+            out[...] = image
             return None
-        made = room if room is not None and fits else np.empty(shape, self._dtype)
+        made = out if out is not None and fits else np.empty(shape, self._dtype)
         self.pixels.plan.deliver(image, made, self.seed, self.epoch, draw)
         return None if fits else made
 
 
 class _Images:
-    """A field of images of one batch while it is decoded."""
+    """The images of one field of a batch, with a task for each of them."""
 
     def __init__(self, field: ImageField, values: Array, offsets: Array, samples: Array) -> None:
         indices, draws = samples
@@ -202,37 +208,37 @@ class _Images:
         self._bounds = offsets.tolist()
         self._lock = threading.Lock()
         self.decoded = Decoded(field.empty(indices))
-        self.tasks = [partial(self._decode, place) for place in range(len(indices))]
+        self.tasks = [partial(self._decode, row) for row in range(len(indices))]
 
-    def _decode(self, place: int) -> None:
+    def _decode(self, row: int) -> None:
         decoded = self.decoded
-        if decoded.error is not None and decoded.place < place:
-            return  # the batch is lost
+        if decoded.error is not None and decoded.error_row < row:
+            return  # the batch has failed
         try:
-            data = self._values[self._bounds[place] : self._bounds[place + 1]].tobytes()
+            data = self._values[self._bounds[row] : self._bounds[row + 1]].tobytes()
             try:
                 image = decode_image(data, self._field.transform)
             except Exception as error:
-                if not self._field.skips or isinstance(error, _NOT_OF_THE_IMAGE):
+                if not self._field.skips or isinstance(error, _ENVIRONMENT_ERRORS):
                     raise
                 with self._lock:
-                    decoded.failed[place] = error
+                    decoded.failed[row] = error
                 return
-            room = None if decoded.images is None else decoded.images[place]
-            other = self._field.place(image, room, self._draws[place])
+            out = None if decoded.images is None else decoded.images[row]
+            other = self._field.apply(image, out, self._draws[row])
             if other is not None:
-                decoded.others[place] = other
+                decoded.others[row] = other
         except Exception as error:  # Pillow's plugins raise many kinds
             with self._lock:
-                if decoded.error is None or place < decoded.place:
-                    decoded.place, decoded.error = place, error
+                if decoded.error is None or row < decoded.error_row:
+                    decoded.error_row, decoded.error = row, error
 
 
 def decode_image(data: bytes, transform: DecodeImage) -> Array:
-    """An encoded image as uint8 (H, W, C); of 16-bit images the upper 8 bits.
+    """Decodes an image to uint8 (H, W, C); 16-bit pixels are reduced to their upper 8 bits.
 
     Raises:
-        Exception: what Pillow raises for data that it cannot decode; ValueError: its pixels are
+        Exception: any error of Pillow for data that it cannot decode; ValueError: the pixels are
             floats or 32-bit integers.
     """
     from PIL import Image, ImageOps
@@ -249,7 +255,7 @@ def decode_image(data: bytes, transform: DecodeImage) -> Array:
             image = image.resize((width, height), Image.Resampling.BILINEAR)
         else:
             short, long = sorted(image.size)
-            # As torchvision: the longer side is cut down to an integer, the corner rounded.
+            # As torchvision: the longer side is truncated to an integer, the corner is rounded.
             sides = transform.resize, int(transform.resize * long / short)
             scaled = sides if image.width <= image.height else sides[::-1]
             image = image.resize(scaled, Image.Resampling.BILINEAR)
@@ -259,18 +265,17 @@ def decode_image(data: bytes, transform: DecodeImage) -> Array:
 
 
 class DecodeStage:
-    """Batches of a source with their images decoded, in its order.
+    """Decodes the images of an engine's batches, and yields the batches in the same order.
 
-    A thread decodes an image of a batch that is under way, or else takes the next batch from the
-    source, if fewer than `depth` are under way or wait for the consumer. Without threads all is
-    done inside `next`.
+    A thread decodes an image of a batch in the stage. If there is none, it takes the next batch
+    from the engine, unless `depth` batches are in the stage. Without threads, `next` does both.
 
     Args:
-        source: Gives the arrays; those of a field of images are its bytes and offsets, the last one
-            says which samples they are: int64 (2, B), the dataset's indices and the draws.
-        fields: For each field of images the number of its first array, in ascending order.
-        threads: How many decode.
-        depth: Batches under way.
+        source: Yields the arrays. A field of images has two, bytes and offsets. The last array,
+            int64 (2, B), holds the dataset's indices and the RNG keys of the samples.
+        fields: The fields of images by the number of their first array, in ascending order.
+        threads: Number of threads.
+        depth: Maximum number of batches in the stage.
     """
 
     def __init__(
@@ -282,7 +287,9 @@ class DecodeStage:
         self._pid = os.getpid()
         self._changed = threading.Condition()  # guards what follows
         self._jobs: collections.deque[_Job] = collections.deque()
-        self._open: collections.deque[_Job] = collections.deque()  # with tasks to begin
+        self._open: collections.deque[_Job] = (
+            collections.deque()
+        )  # with tasks that no thread has started
         self._taking = False
         self._stopped = False
         self._patience_s = _STOP_PATIENCE_S
@@ -294,14 +301,17 @@ class DecodeStage:
             thread.start()
 
     def next(self, timeout_s: float = 0.0) -> Arrays | None:
-        """The arrays of the next batch, each field of images as one `Decoded`; None at the end.
+        """Returns the arrays of the next batch, each field of images as `Decoded`; None at the end.
+
+        Args:
+            timeout_s: Seconds to wait; 0: no limit.
 
         Raises:
-            TimeoutError: there was none for so many seconds; 0 waits for ever.
+            TimeoutError: the batch was not complete in time.
             StoppedError: the stage was stopped.
         """
-        if not self._threads or self._pid != os.getpid():  # no thread lives on in a forked child
-            job = self._begun(self._source.next(timeout_s))
+        if not self._threads or self._pid != os.getpid():  # a forked child has no threads
+            job = self._job_of(self._source.next(timeout_s))
             for task in job.tasks:
                 task()
             return job.arrays
@@ -315,7 +325,7 @@ class DecodeStage:
                     raise TimeoutError(self._due())
                 self._changed.wait(left)
             job = self._jobs[0]
-            if job.arrays is not None or job.error is not None:  # else the end, which stays
+            if job.arrays is not None or job.error is not None:  # the end stays in the queue
                 self._jobs.popleft()
                 self._changed.notify_all()
         if job.error is not None:
@@ -323,12 +333,12 @@ class DecodeStage:
         return job.arrays
 
     def is_ready(self) -> bool:
-        """Whether `next` has nothing to wait for."""
+        """Returns True if `next` need not wait."""
         with self._changed:
             return self._stopped or bool(self._jobs and self._jobs[0].left == 0)
 
     def describe_due(self) -> str:
-        """What the batch that is due is waiting for."""
+        """Describes what the next batch is waiting for."""
         with self._changed:
             return self._due()
 
@@ -339,23 +349,23 @@ class DecodeStage:
         return f"decoding, {job.total - job.left} of {job.total} images done"
 
     def stop(self) -> None:
-        """Stops the source and ends the threads; may be called again, and by any thread.
+        """Stops the source and ends the threads. Idempotent; any thread may call it.
 
-        A thread that is inside a long decode, or a read that stalls, is waited for a limited time:
-        Ctrl-C has to take effect. It ends by itself when it comes back, and keeps what it needs.
+        It waits a limited time for threads inside a long decode or a stalled read, so that Ctrl-C
+        takes effect. Such a thread ends when it returns, and keeps the memory that it uses alive.
         """
         if self._pid != os.getpid():
             return
         with self._changed:
             self._stopped = True
-            self._jobs.clear()  # so that a stage that lives on keeps no batch
+            self._jobs.clear()  # a stage that outlives its iterator must not keep batches
             self._open.clear()
             self._changed.notify_all()
         self._source.stop()
         end = time.monotonic() + self._patience_s
-        self._patience_s = 0.0  # which is waited once
+        self._patience_s = 0.0  # a second call does not wait again
         for thread in self._threads:
-            if thread is not threading.current_thread():  # which may be collecting garbage
+            if thread is not threading.current_thread():  # the garbage collector may call this
                 thread.join(max(0.0, end - time.monotonic()))
 
     def _work(self) -> None:
@@ -379,13 +389,13 @@ class DecodeStage:
                 job.left -= 1
                 if job.left == 0:
                     self._changed.notify_all()
-            del job, task  # a thread that waits keeps no batch
+            del job, task  # a waiting thread must not keep a batch
 
     def _may_take(self) -> bool:
         ended = self._jobs and self._jobs[-1].arrays is None and self._jobs[-1].error is None
         return not self._taking and not ended and len(self._jobs) < self._depth
 
-    def _begun(self, arrays: Arrays | None) -> _Job:
+    def _job_of(self, arrays: Arrays | None) -> _Job:
         if arrays is None:
             return _Job(None)
         delivered, tasks, number = [], [], 0
@@ -404,7 +414,7 @@ class DecodeStage:
 
     def _take(self) -> None:
         try:
-            job = self._begun(self._source.next())
+            job = self._job_of(self._source.next())
         except BaseException as error:
             job = _Job(None, error)
         with self._changed:

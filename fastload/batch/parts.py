@@ -1,4 +1,4 @@
-"""A batch in parts: the tensors that go to a device, and how the batch is made of their copies."""
+"""Tensors of a batch that are copied to a device, and how the batch is rebuilt of the copies."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from fastload.formats.columns import Int64Array
 
 @dataclass(frozen=True)
 class Raw:
-    """Images as they are stored, of which a kernel on the device makes what is delivered.
+    """Stored images to which a kernel on the device applies the transforms of their field.
 
     Attributes:
-        images: (B, H, W, C) of the stored dtype, in one block.
-        plan: What the kernel does.
-        size: Height and width as they are stored.
-        seed: Of what is drawn for each image.
-        epoch: The same.
-        draws: (B), of which random transforms make what they draw.
-        shape: Of what is delivered, (B, ...) as it lies in memory.
-        dtype: The same.
-        staging_bytes: Memory on the device that the kernel needs beside that.
+        images: (B, H, W, C) of the stored dtype, contiguous.
+        plan: The compiled transforms.
+        size: Height and width of the stored images.
+        seed: Seed of the random transforms.
+        epoch: Epoch of the random transforms.
+        draws: int64 (B,): RNG keys of the samples.
+        shape: Shape of the delivered tensor in memory, (B, ...).
+        dtype: Dtype of the delivered tensor.
+        staging_bytes: Additional memory on the device that the kernel needs, in bytes.
     """
 
     images: torch.Tensor
@@ -44,18 +44,18 @@ class Raw:
 
 
 Leaf = torch.Tensor | npt.NDArray[Any] | Raw
-"""What becomes one tensor on the device; arrays are the core's, in one block, in its memory."""
+"""Source of one tensor on the device. An array is contiguous memory of the core."""
 
 Build = Callable[[Sequence[Any]], Any]
 
 
 @dataclass(frozen=True)
 class Joined:
-    """A member of a batch that is made of several tensors, or of another view of one.
+    """A member of a batch that is built of several tensors, or is a view of one.
 
     Attributes:
-        leaves: Of which it is made.
-        make: Makes it of them, or of their copies.
+        leaves: The tensors.
+        make: Builds the member of the tensors, or of their copies.
     """
 
     leaves: tuple[Leaf, ...]
@@ -64,12 +64,12 @@ class Joined:
 
 @dataclass(slots=True)
 class Parts:
-    """A batch in parts.
+    """The tensors of a batch, and the function that rebuilds the batch.
 
     Attributes:
-        leaves: What is copied.
-        build: The batch, of the copies in their order and what was moved; is called once.
-        others: What moves by its own method `to`.
+        leaves: The tensors that are copied.
+        build: Builds the batch of the copies, in order, and the moved `others`; called once.
+        others: Objects that are moved by their own method `to`.
     """
 
     leaves: Sequence[Leaf]
@@ -78,11 +78,11 @@ class Parts:
 
 
 def split(members: Sequence[Any], build: Callable[[Sequence[Any]], Any]) -> Parts:
-    """The parts of a batch whose members are known.
+    """Returns the parts of a batch whose members are known.
 
     Args:
-        members: Tensors, `Raw` images and `Joined` ones are copied, anything else stays.
-        build: The batch, of its members.
+        members: Tensors, `Raw` images and `Joined` members are copied, other objects are not.
+        build: Builds the batch of its members.
     """
     leaves: list[Leaf] = []
     for member in members:
@@ -107,14 +107,15 @@ def _copied(member: Any, copies: Iterator[torch.Tensor]) -> Any:
 
 
 def take_apart(batch: Any, device: torch.device) -> Parts:
-    """The parts of any batch: the plain tensors in its containers that are not on the device.
+    """Returns the parts of any batch: the plain tensors in its containers.
 
-    Other tensors, and objects that have a method `to`, move by that; anything else stays as it is.
-    Whoever made the batch may use its containers and arrays for another one from now on.
+    Tensors on the device are not copied. Tensors of other kinds, and objects with a method `to`,
+    are moved by that method; other objects are left unchanged. The caller may reuse the containers
+    and arrays of the batch as soon as this function returns.
 
     Args:
-        batch: Mappings, lists, tuples and namedtuples are looked into.
-        device: Where its tensors are to be.
+        batch: The batch; mappings, lists, tuples and namedtuples are searched for tensors.
+        device: The device of the rebuilt batch.
     """
     leaves: list[Leaf] = []
     others: list[Any] = []
@@ -127,13 +128,15 @@ def take_apart(batch: Any, device: torch.device) -> Parts:
 
 
 def moved(other: Any, device: torch.device) -> Any:
-    """One of `Parts.others` on the device."""
+    """Returns an object of `Parts.others` on the device."""
     if isinstance(other, torch.Tensor):
         return other.to(device, non_blocking=True)
     return other.to(device)
 
 
-_Make = Callable[[Sequence[torch.Tensor], Sequence[Any]], Any]  # of the copies and what was moved
+_Make = Callable[
+    [Sequence[torch.Tensor], Sequence[Any]], Any
+]  # of the copies and the moved objects
 
 
 def _taken_apart(data: Any, device: torch.device, leaves: list[Leaf], others: list[Any]) -> _Make:
@@ -167,7 +170,7 @@ def _moved_of(number: int, copies: Sequence[torch.Tensor], moved: Sequence[Any])
 
 
 def _refilled(data: Any, keys: list[Any]) -> Callable[[list[Any]], Any]:
-    """How a container like this one, as it is now, is made of its members; is called once."""
+    """Returns a function from new members to a container like this one; it is called once."""
     kind = type(data)
     if isinstance(data, tuple):
         return (lambda members: kind(*members)) if hasattr(data, "_fields") else tuple
@@ -196,7 +199,7 @@ def _is_there(tensor: torch.Tensor, device: torch.device) -> bool:
 
 
 def _is_copied(tensor: torch.Tensor) -> bool:
-    """Whether its bytes are all that there is to it."""
+    """Returns True if a copy of the tensor's bytes is a copy of the tensor."""
     if type(tensor) is not torch.Tensor:
         return False
     if tensor.layout is not torch.strided or tensor.requires_grad:

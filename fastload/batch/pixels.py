@@ -1,6 +1,6 @@
-"""What becomes of numbers and images on their way into a batch: dtype, scale, layout, augmentation.
+"""Transforms of numbers and images: dtype, scale, layout, crop and flip.
 
-All that is given for a field is done in one pass, by the thread that copies the sample.
+All transforms of a field are applied in one pass, by the thread that copies the sample.
 """
 
 from __future__ import annotations
@@ -17,24 +17,25 @@ from fastload import _core
 from fastload.formats.fields import Field
 
 _FLOATS = ("float32", "float16", "bfloat16")
-_LARGEST = {"bool": 1, "uint8": 255, "int8": 127, "uint16": 65535, "int16": 32767}
-_LARGEST_STD = 10  # values in 0..1 have at most 0.5; more than this is of unscaled integers
-_CONVERTED = (*_LARGEST, *_FLOATS)
+_MAX_VALUES = {"bool": 1, "uint8": 255, "int8": 127, "uint16": 65535, "int16": 32767}
+_MAX_STD = 10  # values in 0..1 have at most 0.5; larger ones are meant for unscaled integers
+_CONVERTED = (*_MAX_VALUES, *_FLOATS)
 _LAYOUTS = ("contiguous_format", "channels_last")
 
 
 @dataclass(frozen=True)
 class Cast:
-    """Converts numbers to a floating dtype: their values, not scaled, rounded once.
+    """Converts numbers to a floating dtype, without scaling.
 
-    The nearest value is taken, of two the even one; what is too large becomes infinite. The field
-    holds bool, uint8, int8, uint16, int16, float16, bfloat16 or float32, and has any shape.
+    Values are rounded once, to the nearest, ties to even; values that are too large become
+    infinite. The field's dtype is bool, uint8, int8, uint16, int16, float16, bfloat16 or float32;
+    its shape is arbitrary.
 
     Args:
-        dtype: "float32", "float16" or "bfloat16"; or torch's or numpy's dtype of that name.
+        dtype: "float32", "float16" or "bfloat16", or the dtype of torch or numpy with that name.
 
     Raises:
-        ValueError: it is another one.
+        ValueError: `dtype` is another one.
 
     Example:
         >>> loader = FastLoader(ArrayDataset(np.arange(4, dtype=np.uint8)), batch_size=4,
@@ -53,23 +54,24 @@ class Cast:
 
 @dataclass(frozen=True)
 class Normalize:
-    """Scales integers to 0..1, and makes numbers (x - mean) / std, channel by channel.
+    """Scales integers to 0..1, then computes (x - mean) / std for each channel.
 
-    It equals torchvision's `ToDtype(torch.float32, scale=True)`, `Normalize(mean, std)` and
-    `.to(dtype)`, bit for bit: integers are multiplied by the reciprocal of the largest number of
-    their dtype, floats stay as they are; each operation is rounded to float32, the result to
-    `dtype`. NaN stays NaN. The channels are the last axis of the field, (H, W, C) or any other
-    shape; an image (H, W) has one channel.
+    The result equals torchvision's `ToDtype(torch.float32, scale=True)`, `Normalize(mean, std)` and
+    `.to(dtype)` bit for bit: integers are multiplied by the reciprocal of the largest number of
+    their dtype, floats are not scaled; each operation is rounded to float32, the result to `dtype`.
+    NaN stays NaN. The channels are the last axis of the field, (H, W, C) or any other shape; an
+    image (H, W) has one channel.
 
     Args:
-        mean: One number for each channel, or one for all. Of values in 0..1 if they are scaled.
-        std: The same; not 0.
-        dtype: "float32", "float16" or "bfloat16", or torch's or numpy's dtype of that name.
+        mean: One number per channel, or one for all channels; of the scaled values, in 0..1, for
+            integers.
+        std: One number per channel, or one for all channels; not 0.
+        dtype: "float32", "float16" or "bfloat16", or the dtype of torch or numpy with that name.
 
     Raises:
-        ValueError: an argument is none of these, or means and deviations differ in number. Where a
-            field of integers is loaded: a mean is beyond 1, or a deviation beyond 10, as of values
-            in 0..255.
+        ValueError: an argument has another value, or `mean` and `std` differ in length. For fields
+            of integers: a mean is larger than 1 or a deviation larger than 10, as for values in
+            0..255.
 
     Example:
         >>> white = ArrayDataset(np.full((4, 2, 2, 3), 255, np.uint8))
@@ -100,14 +102,14 @@ class Normalize:
 
 @dataclass(frozen=True)
 class ToChannelsFirst:
-    """Makes images (H, W, C) images (C, H, W), and (H, W) images (1, H, W).
+    """Converts images (H, W, C) to (C, H, W), and (H, W) to (1, H, W).
 
     Args:
-        memory_format: torch.contiguous_format, or torch.channels_last: the batch has the same shape
-            and torch's channels_last strides, which costs nothing. Or their names.
+        memory_format: torch.contiguous_format or torch.channels_last, or the name of one. With
+            channels_last the batch is a view with torch's channels_last strides, at no cost.
 
     Raises:
-        ValueError: it is another one.
+        ValueError: `memory_format` is another one.
 
     Example:
         >>> loader = FastLoader(ArrayDataset(np.zeros((4, 5, 6, 3), np.uint8)), batch_size=4,
@@ -132,22 +134,24 @@ class ToChannelsFirst:
 
 @dataclass(frozen=True)
 class RandomHorizontalFlip:
-    """Mirrors images, each with probability `p`.
+    """Flips images horizontally, each with probability `p`.
 
-    What is drawn for a sample is a function of the loader's seed, the epoch, the sample's index and
-    the place among the random transforms of the field: equal for any number of workers, batch size
-    and world size, after a resume, and for all fields with the same random transforms, such as an
-    image and its mask. Without `seed=` the seed is the one that DataLoader draws for its workers.
+    The random parameters of a sample are a function of the loader's seed, the epoch, the sample's
+    index and the number of the transform among the random transforms of the field. They are equal
+    for any number of workers, batch size and world size, after a resume, and for all fields with
+    the same random transforms, such as an image and its mask. Without `seed=`, the seed is the one
+    that DataLoader draws for its workers.
 
-    A sample that a sampler gives several times in an epoch is drawn for anew each time: what counts
-    then is its position in the epoch of a `WeightedSampler`, and with any other sampler how often
-    it came before on this rank. Samples that only fill up the last step repeat their first draws.
+    A sample that a sampler yields several times in an epoch has new parameters each time:
+    they depend on its position in the epoch of a `WeightedSampler`, and with any other sampler on
+    the number of times that this rank has loaded it in the epoch. Samples that only pad the last
+    step repeat their first parameters.
 
     Args:
-        p: In [0, 1].
+        p: Probability in [0, 1].
 
     Raises:
-        ValueError: it is not.
+        ValueError: `p` is outside [0, 1].
 
     Example:
         >>> pixels = ArrayDataset(np.arange(3, dtype=np.uint8).reshape(1, 1, 3))
@@ -168,16 +172,16 @@ class RandomHorizontalFlip:
 
 @dataclass(frozen=True)
 class RandomCrop:
-    """Cuts a window out of each image, at a place drawn as `RandomHorizontalFlip` describes.
+    """Crops each image at a random offset; see `RandomHorizontalFlip` for the random parameters.
 
     Args:
-        size: (height, width) of the window, or one number for both.
-        padding: Zeros that are laid around the image first: one number; (left and right, top and
-            bottom); or (left, top, right, bottom). They are zeros of the stored dtype: what
-            `Normalize` makes of them depends on the mean.
+        size: (height, width) of the crop, or one integer for both.
+        padding: Widths of the zeros that are added around the image first: one integer, (left and
+            right, top and bottom), or (left, top, right, bottom). The zeros are of the stored
+            dtype, so that `Normalize` changes them.
 
     Raises:
-        ValueError: an argument is none of these.
+        ValueError: an argument has another value.
 
     Example:
         >>> images = ArrayDataset(np.zeros((4, 32, 32, 3), np.uint8))
@@ -203,15 +207,15 @@ PixelTransform = Cast | Normalize | ToChannelsFirst | RandomHorizontalFlip | Ran
 
 @dataclass(frozen=True)
 class Pixels:
-    """What the core does to a field.
+    """Compiled transforms of a field.
 
     Attributes:
-        plan: For the core.
-        size: Height and width as stored; None: every image has its own.
-        field: As delivered: dtype and shape.
-        planar: The channels are the first axis in memory.
-        channels_last: They are the last axis in memory, and move to the front as a view.
-        is_random: Whether something is drawn.
+        plan: The transforms for the core.
+        size: Stored height and width; None: they differ between images.
+        field: The field as delivered: dtype and shape.
+        planar: True if the channels are the first axis in memory.
+        channels_last: True if the channels are the last axis in memory, and the batch is a view.
+        is_random: True if random parameters are drawn for each sample.
     """
 
     plan: _core.PixelPlan
@@ -223,22 +227,22 @@ class Pixels:
 
     @property
     def out_bytes(self) -> int:
-        """Bytes of a delivered sample; 0 if they depend on the image."""
+        """Size of a delivered sample in bytes; 0 if it depends on the image."""
         return self.field.row_bytes
 
 
 def check_order(steps: Sequence[PixelTransform]) -> None:
-    """Raises ValueError unless the transforms can follow each other so."""
+    """Raises ValueError unless the transforms can be applied in this order."""
     names = [type(step).__name__ for step in steps]
     for name in names:
         if names.count(name) > 1:
-            raise ValueError(f"{name} stands twice")
+            raise ValueError(f"{name} appears twice")
     if "Cast" in names and "Normalize" in names:
-        raise ValueError("Cast and Normalize exclude each other: Normalize(..., dtype=) casts")
-    for place, step in enumerate(steps):
-        if isinstance(step, RandomCrop) and any(step.padding) and "Normalize" in names[:place]:
+        raise ValueError("Cast and Normalize are mutually exclusive: Normalize(..., dtype=) casts")
+    for number, step in enumerate(steps):
+        if isinstance(step, RandomCrop) and any(step.padding) and "Normalize" in names[:number]:
             raise ValueError(
-                "RandomCrop with padding must stand before Normalize: it pads with zeros of the "
+                "RandomCrop with padding must come before Normalize: it pads with zeros of the "
                 "stored dtype"
             )
 
@@ -246,15 +250,15 @@ def check_order(steps: Sequence[PixelTransform]) -> None:
 def make_pixels(
     field: Field, shape: tuple[int | None, ...], steps: Sequence[PixelTransform]
 ) -> Pixels:
-    """What the core does to a field of this shape.
+    """Compiles the transforms of a field.
 
     Args:
-        field: As stored.
-        shape: Of a sample; (None, None, C) for images that differ in size.
+        field: The field as stored.
+        shape: Shape of a sample; (None, None, C) for images that differ in size.
         steps: The transforms, in an order that `check_order` accepts.
 
     Raises:
-        ValueError: they do not fit the field.
+        ValueError: a transform does not fit the field.
     """
     found: dict[type, Any] = {type(step): step for step in steps}
     order = list(found)
@@ -322,7 +326,7 @@ def _conversion(field: Field, step: Cast | Normalize | None) -> Any:
         raise ValueError(f"{type(step).__name__} takes {', '.join(_CONVERTED)}, not {field.dtype}")
     if isinstance(step, Cast):
         return field.dtype, step.dtype, False, 1.0, [0.0], [1.0]
-    largest = _LARGEST.get(field.dtype, 1)
+    largest = _MAX_VALUES.get(field.dtype, 1)
     if largest > 1:
         _check_scaled(field, step, largest)
     scale = 1.0 / largest
@@ -331,15 +335,15 @@ def _conversion(field: Field, step: Cast | Normalize | None) -> Any:
 
 def _check_scaled(field: Field, step: Normalize, largest: int) -> None:
     """Raises ValueError for means and deviations of integers that are not scaled to 0..1."""
-    if max(map(abs, step.mean)) <= 1 and max(map(abs, step.std)) <= _LARGEST_STD:
+    if max(map(abs, step.mean)) <= 1 and max(map(abs, step.std)) <= _MAX_STD:
         return
     mean, std = (
         tuple(float(f"{number / largest:.4g}") for number in numbers)
         for numbers in (step.mean, step.std)
     )
     raise ValueError(
-        f"Normalize: {field.dtype} numbers are scaled to 0..1 first, but mean and std are of other "
-        f"values: {step.mean} and {step.std}; divided by {largest} they are "
+        f"Normalize: {field.dtype} numbers are scaled to 0..1 first, but mean and std are of "
+        f"unscaled values: {step.mean} and {step.std}; divided by {largest} they are "
         f"Normalize({mean}, {std})"
     )
 

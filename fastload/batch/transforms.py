@@ -1,4 +1,4 @@
-"""How FastLoader delivers the fields of a dataset: what may be chosen for each of them."""
+"""Transforms of the fields of a dataset."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from fastload.batch.pixels import (
 from fastload.formats.fields import Field, torch_dtype
 
 MODES = {"RGB": 3, "L": 1, "RGBA": 4}
-"""The modes of a decoded image, with their channels."""
+"""Number of channels by the mode of a decoded image."""
 
 
 @dataclass(frozen=True)
 class PadTo:
-    """Pads each sample at its end to the length of the longest one in the batch.
+    """Pads each sample at its end to the length of the longest sample in the batch.
 
-    The field becomes a tensor (B, L, *shape), L the longest length rounded up, and its lengths,
-    int64 (B,), stand beside it: in a dict sample under the key `<name>_lengths`, else the member
-    becomes a namedtuple `Padded(values, lengths)`. Text and bytes are padded as uint8.
+    The field becomes a tensor (B, L, *shape), where L is the largest length, rounded up. The
+    lengths, int64 (B,), are added to the batch: in a dict under the key `<name>_lengths`, in other
+    containers as a namedtuple `Padded(values, lengths)`. Text and bytes are padded as uint8.
 
     Args:
-        multiple: L is rounded up to a multiple of it.
-        value: What the padding holds; a number that the field's dtype can hold.
+        multiple: L is rounded up to a multiple of this integer.
+        value: Value of the padding; the field's dtype must be able to hold it.
 
     Raises:
-        ValueError: `multiple` is no positive integer, or `value` no number.
+        ValueError: `multiple` is not a positive integer, or `value` is not a number.
 
     Example:
         >>> loader = FastLoader("data/text", 8, transforms={"ids": PadTo(8)})  # doctest: +SKIP
@@ -60,13 +60,16 @@ class PadTo:
 
 @dataclass(frozen=True)
 class Jagged:
-    """Lays the samples of a batch end to end.
+    """Concatenates the samples of a batch.
 
     Args:
-        nested: True: the field becomes a nested tensor of `torch.nested` in jagged layout, of shape
-            (B, *, *shape). False: a tensor (total, *shape) and its offsets, int64 (B + 1,), from 0
-            to the total: in a dict sample under the key `<name>_offsets`, else the member becomes a
-            namedtuple `Ragged(values, offsets)`.
+        nested: True: the field becomes a nested tensor of `torch.nested` in jagged layout, with
+            shape (B, *, *shape). False: it becomes a tensor (total, *shape), and its offsets, int64
+            (B + 1,) from 0 to total, are added to the batch: in a dict under the key
+            `<name>_offsets`, in other containers as a namedtuple `Ragged(values, offsets)`.
+
+    Raises:
+        ValueError: `nested` is not a bool.
 
     Example:
         >>> loader = FastLoader("data/text", 8, transforms={"ids": Jagged()})  # doctest: +SKIP
@@ -85,9 +88,9 @@ class Jagged:
 
 @dataclass(frozen=True)
 class AsList:
-    """A list with one tensor [length, *shape] for each sample, as a `collate_fn` sees them.
+    """Returns the samples of a batch as a list of tensors (length, *shape).
 
-    Each tensor has memory of its own. Text stays list[str], bytes list[bytes].
+    Each tensor has its own memory. Text becomes list[str], bytes become list[bytes].
 
     Example:
         >>> loader = FastLoader("data/text", 8, transforms={"ids": AsList()})  # doctest: +SKIP
@@ -100,25 +103,26 @@ class AsList:
 
 @dataclass(frozen=True)
 class DecodeImage:
-    """Decodes encoded images (JPEG, PNG, whatever Pillow reads) to uint8 (B, H, W, C).
+    """Decodes images (JPEG, PNG and all formats of Pillow) to uint8 (B, H, W, C).
 
-    Pillow decodes in threads, as many as `num_workers` says, ahead of the consumer. Pixels equal
-    those of torchvision's PIL path: `Image.open(...).convert(mode)`, then `Resize` and `CenterCrop`
-    with bilinear interpolation and antialiasing. Only 16-bit grey images differ, of which that path
-    makes white ones: they become their upper 8 bits. An image that cannot be decoded, or has pixels
-    of floats or 32-bit integers, is the error of its batch, a `FormatError` that names the sample.
+    Pillow decodes in `num_workers` threads, ahead of the consumer. The pixels equal those of
+    torchvision's PIL path: `Image.open(...).convert(mode)`, then `Resize` and `CenterCrop` with
+    bilinear interpolation and antialiasing. 16-bit grey images are the exception: that path makes
+    them white, DecodeImage keeps their upper 8 bits. An image that cannot be decoded, or with
+    pixels of floats or 32-bit integers, raises a `FormatError` for its batch that names the sample.
 
     Args:
-        size: (height, width) of the result. None: as stored; then all images of a batch must agree.
-            Of packed images it is known whether they do: they are decoded where they stay.
+        size: (height, width) of the result. None: as stored; all images of a batch must then have
+            the same size. Packed datasets store the sizes, so that such images are decoded directly
+            into the memory of the batch.
         mode: "RGB", "L" (grey, C = 1) or "RGBA".
-        resize: None: the image is scaled to exactly `size`, as `Resize(size)` does. A number:
-            the shorter side is scaled to it and the center of `size` is cut out, as
-            `Resize(resize)` and `CenterCrop(size)` do; at least as large as both sides of `size`.
-        exif: Turn the image as its EXIF orientation says, which torchvision does not.
+        resize: None: the image is scaled to exactly `size`, like `Resize(size)`. An integer: the
+            shorter side is scaled to it and the center of `size` is cropped, like `Resize(resize)`
+            and `CenterCrop(size)`; at least as large as both sides of `size`.
+        exif: Rotate the image by its EXIF orientation; torchvision does not.
 
     Raises:
-        ValueError: an argument is none of these.
+        ValueError: an argument has another value.
 
     Example:
         >>> decode = DecodeImage((224, 224), resize=256)
@@ -153,7 +157,7 @@ class DecodeImage:
 
     @property
     def image_bytes(self) -> int:
-        """Bytes of a decoded image; 0 if they depend on the image."""
+        """Size of a decoded image in bytes; 0 if it depends on the image."""
         return 0 if self.size is None else self.size[0] * self.size[1] * MODES[self.mode]
 
 
@@ -187,11 +191,11 @@ class Ragged(NamedTuple):
 
 
 class Choices(NamedTuple):
-    """What was chosen for the fields of a dataset, by their names.
+    """Validated transforms of a dataset by field name.
 
     Attributes:
-        ragged: What becomes of ragged fields.
-        pixels: What becomes of numbers: of fields that are not ragged, or of decoded images.
+        ragged: Transforms of ragged fields.
+        pixels: Compiled transforms of numbers: of fixed-size fields and of decoded images.
     """
 
     ragged: dict[str, RaggedTransform]
@@ -199,24 +203,24 @@ class Choices(NamedTuple):
 
     @property
     def is_random(self) -> bool:
-        """Whether something is drawn for each sample."""
+        """True if a transform draws random parameters for each sample."""
         return any(pixels.is_random for pixels in self.pixels.values())
 
     def delivered(self, field: Field) -> Field:
-        """The field as the core delivers it."""
+        """Returns the field as the core delivers it."""
         pixels = self.pixels.get(field.name)
         return field if pixels is None else pixels.field
 
 
 def choices(transforms: Any, fields: Sequence[Field]) -> Choices:
-    """What the transforms mean for these fields.
+    """Validates and compiles the transforms of a dataset.
 
     Args:
-        transforms: A mapping of names of fields to a transform, or a sequence of transforms.
-        fields: Of the dataset.
+        transforms: A mapping from field names to a transform or a sequence of transforms.
+        fields: Fields of the dataset.
 
     Raises:
-        ValueError: a transform does not fit the field of its name, or those before it.
+        ValueError: a transform does not fit its field, or the transforms before it.
     """
     chosen = Choices({}, {})
     if transforms is None:
@@ -244,7 +248,7 @@ def choices(transforms: Any, fields: Sequence[Field]) -> Choices:
 
 
 def is_random(transforms: Transforms | None) -> bool:
-    """Whether transforms draw something for each sample."""
+    """Returns True if a transform draws random parameters for each sample."""
     given = (transforms or {}).values()
     steps = [step for one in given for step in (one if isinstance(one, Sequence) else [one])]
     return any(isinstance(step, RandomCrop | RandomHorizontalFlip) for step in steps)
@@ -260,8 +264,8 @@ def _choose(chosen: Choices, field: Field, steps: list[Transform]) -> None:
     pixels = [step for step in steps if isinstance(step, PixelTransform)]
     if len(pixels) < len(steps) or (pixels and field.ragged and not isinstance(first, DecodeImage)):
         raise ValueError(
-            f"{where}{type(steps[0]).__name__} cannot stand here: ragged fields have one "
-            "transform, and only DecodeImage is followed by others"
+            f"{where}{type(steps[0]).__name__} is not allowed here: a ragged field has one "
+            "transform, and only DecodeImage may be followed by others"
         )
     if not pixels:
         return
@@ -278,8 +282,8 @@ def _check_field(transform: RaggedTransform, field: Field) -> None:
     kind = type(transform).__name__
     if not field.ragged:
         raise ValueError(
-            f"transforms: field {field.name!r} is {field}, the same in each sample; {kind} is for "
-            "ragged fields"
+            f"transforms: field {field.name!r} is {field}, of fixed size; {kind} is for ragged "
+            "fields"
         )
     if isinstance(transform, PadTo):
         padding(transform, field)
@@ -295,7 +299,7 @@ def _check_field(transform: RaggedTransform, field: Field) -> None:
 
 
 def padding(transform: PadTo, field: Field) -> tuple[int, bytes]:
-    """What the core needs: the multiple, and the bytes of one element of padding.
+    """Returns the core's arguments of a padded field: the multiple, and one element in bytes.
 
     Raises:
         ValueError: the field's dtype cannot hold the value.
@@ -310,7 +314,7 @@ def padding(transform: PadTo, field: Field) -> tuple[int, bytes]:
 
 
 def _stored(value: Any, field: Field) -> Any:
-    """The value as the field stores it; None if it cannot."""
+    """Returns the value as the field stores it; None if the dtype cannot hold it."""
     kind = field.storage.kind if field.storage.name == field.dtype else "torch"
     if kind in "iub":
         if isinstance(value, (complex, np.complexfloating)) or value != value // 1:
@@ -336,7 +340,7 @@ def _limits(dtype: np.dtype[Any]) -> tuple[int, int]:
 
 
 def _is_near(stored: complex, value: Any) -> bool:
-    """Whether a value was rounded at most, rather than lost."""
+    """Returns True if the stored value is the given one up to rounding."""
     wanted = complex(value)
     if cmath.isfinite(wanted):
         return cmath.isfinite(stored) and abs(stored - wanted) <= abs(wanted) / 2

@@ -207,7 +207,7 @@ def test_a_broken_image_is_its_batchs_and_the_first_is_named(threads: int) -> No
     stage = staged(Batches([good, broken, good]), threads)
     assert greys(stage.next()) == [0, 1, 2, 3, 4]
     arrays = stage.next()
-    assert arrays[1].place == 1
+    assert arrays[1].error_row == 1
     assert isinstance(arrays[1].error, OSError)
     assert greys(stage.next()) == [0, 1, 2, 3, 4]
     assert stage.next() is None

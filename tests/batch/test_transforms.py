@@ -78,7 +78,7 @@ def test_what_fits() -> None:
         ({"boxes": PadTo()}, "no field 'boxes'"),
         (
             {"label": PadTo()},
-            r"'label' is int64 \[\], the same in each sample; PadTo is for ragged",
+            r"'label' is int64 \[\], of fixed size; PadTo is for ragged",
         ),
         ({"label": AsList()}, "AsList is for ragged fields"),
         ({"tokens": Jagged}, "is needed, not <class"),
