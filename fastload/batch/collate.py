@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from fastload.batch.decode import Decoded
 from fastload.batch.device_fields import DeviceFields, RandomKeys
+from fastload.batch.images import Decoded
 from fastload.batch.parts import Joined, Parts, split
 from fastload.batch.transforms import (
     MODES,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fastload.batch.decode import Decoded
+from fastload.batch.images import Decoded
 from fastload.batch.plan import BatchPlan
 from fastload.batch.transforms import DecodeImage, PadTo, padding
 

@@ -10,8 +10,8 @@ from typing import Any
 from fastload import _core
 from fastload.batch.collate import Maker, PartsMaker, SampleLayout, batch_maker, parts_maker
 from fastload.batch.core_builder import core_builder
-from fastload.batch.decode import ImageField
 from fastload.batch.device_fields import DeviceFields
+from fastload.batch.images import ImageField
 from fastload.batch.sizes import delivered_bytes, sample_bytes
 from fastload.batch.transforms import Choices, DecodeImage, PadTo, choices, padding
 from fastload.formats.extents import Extents

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from fastload.batch.decode import Decoded, ImageField
+from fastload.batch.images import Decoded, ImageField
 from fastload.batch.plan import BatchPlan
 from fastload.batch.transforms import DecodeImage, PadTo, padding
 from fastload.formats.fields import BYTE_STRINGS, TEXT, Field

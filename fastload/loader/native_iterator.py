@@ -15,7 +15,8 @@ from torch._C._autograd import _profiler_enabled
 
 from fastload import _core
 from fastload.batch.collate import Arrays, Samples, decode_fault
-from fastload.batch.decode import DecodeStage, ImageField, Source
+from fastload.batch.decode import DecodeStage, Source
+from fastload.batch.images import ImageField
 from fastload.batch.left_out import leave_out, undecodable
 from fastload.errors import StoppedError, warn
 from fastload.formats.columns import Int64Array

@@ -17,7 +17,8 @@ from PIL import Image, ImageOps
 from waiting import wait_for
 
 from fastload import DecodeImage, StoppedError
-from fastload.batch.decode import Decoded, DecodeStage, ImageField, decode_image
+from fastload.batch.decode import DecodeStage
+from fastload.batch.images import Decoded, ImageField, decode_image
 
 
 def noise(width: int, height: int, mode: str = "RGB", seed: int = 0) -> Image.Image:

@@ -21,7 +21,7 @@ from torch.utils.data import ConcatDataset, Subset
 
 import fastload
 from fastload import DecodeImage, FastLoader, Normalize, RandomHorizontalFlip, ToChannelsFirst, cli
-from fastload.batch.decode import ImageField
+from fastload.batch.images import ImageField
 from fastload.cli.info import describe
 from fastload.datasets.native import native_extents
 from fastload.formats.files import file_source

@@ -19,7 +19,7 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Subset
 from waiting import wait_for
 
 from fastload import DecodeImage, FastLoader, FormatError
-from fastload.batch.decode import decode_image
+from fastload.batch.images import decode_image
 
 WORKERS = (None, 0, 1, 2)
 

@@ -15,7 +15,7 @@ from torch.utils.data import IterableDataset, TensorDataset
 
 import fastload
 from fastload import ArrayDataset, DecodeImage, FastLoader
-from fastload.batch.decode import decode_image
+from fastload.batch.images import decode_image
 from fastload.formats.fields import Field
 
 # --- Late batches -------------------------------------------------------------------------------
