@@ -225,19 +225,19 @@ class Transfer:
         """
         Raises CudaError if nothing can be submitted now.
         """
+    def deliver(self, ticket: typing.SupportsInt | typing.SupportsIndex, stream: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        Makes the batch visible to work that the stream gets from now on.
+        """
     def done(self, ticket: typing.SupportsInt | typing.SupportsIndex) -> bool:
         """
         Whether memory on either side is no longer in use.
-        """
-    def hand_over(self, ticket: typing.SupportsInt | typing.SupportsIndex, stream: typing.SupportsInt | typing.SupportsIndex) -> None:
-        """
-        What the stream is given from now on sees the batch.
         """
     def stats(self) -> dict[str, int]:
         ...
     def submit(self, form: ShipmentForm, sources: list[typing.Any], targets: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], pixels: collections.abc.Sequence[tuple[PixelPlan, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.Annotated[numpy.typing.ArrayLike, numpy.int64], typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]], stream: typing.SupportsInt | typing.SupportsIndex, first: typing.SupportsInt | typing.SupportsIndex = -1) -> int:
         """
-        Enqueues the copies of a batch behind what the stream was given; returns its ticket. Hands `first` over before, if it is none of -1.
+        Enqueues the copies of a batch behind the stream's work and returns its ticket. Delivers the batch `first` before that, unless it is -1.
         """
     def wait(self, ticket: typing.SupportsInt | typing.SupportsIndex) -> None:
         """

@@ -126,10 +126,10 @@ class PyTransfer {
     return transfer_->submit(shipment, stream_of(stream), first);
   }
 
-  void hand_over(Transfer::Ticket ticket, std::uintptr_t stream) {
+  void deliver(Transfer::Ticket ticket, std::uintptr_t stream) {
     const Unlocked unlocked;
     MutexLock lock(mutex_);
-    transfer_->hand_over(ticket, stream_of(stream));
+    transfer_->deliver(ticket, stream_of(stream));
   }
 
   bool done(Transfer::Ticket ticket) {
@@ -169,7 +169,7 @@ class PyTransfer {
   }
 
   const std::uint64_t generation_ = fork_generation();
-  Mutex mutex_;  // never wanted by a thread that waits for the GIL
+  Mutex mutex_;  // a thread that holds it never waits for the GIL
   std::unique_ptr<Transfer> transfer_ FL_GUARDED_BY(mutex_);
 };
 
@@ -234,11 +234,12 @@ void register_device(py::module_& module) {
           "ticket that is not done, and whether a graph is captured from the stream.",
           "stream"_a)
       .def("submit", &PyTransfer::submit,
-           "Enqueues the copies of a batch behind what the stream was given; returns its ticket. "
-           "Hands `first` over before, if it is none of -1.",
+           "Enqueues the copies of a batch behind the stream's work and returns its ticket. "
+           "Delivers the batch `first` before that, unless it is -1.",
            "form"_a, "sources"_a, "targets"_a, "pixels"_a, "stream"_a, "first"_a = Transfer::kNone)
-      .def("hand_over", &PyTransfer::hand_over,
-           "What the stream is given from now on sees the batch.", "ticket"_a, "stream"_a)
+      .def("deliver", &PyTransfer::deliver,
+           "Makes the batch visible to work that the stream gets from now on.", "ticket"_a,
+           "stream"_a)
       .def("done", &PyTransfer::done, "Whether memory on either side is no longer in use.",
            "ticket"_a)
       .def("wait", &PyTransfer::wait, "Waits until that is so.", "ticket"_a)

@@ -11,7 +11,7 @@ namespace fastload {
 namespace {
 
 constexpr unsigned kStreamNonBlocking = 1;
-constexpr unsigned kEventBlockingSync = 1;  // a thread that waits sleeps
+constexpr unsigned kEventBlockingSync = 1;  // a thread that waits for it sleeps
 constexpr int kCaptureModeRelaxed = 2;
 constexpr CudaResult kNotInitialized = 3;
 constexpr int kPciIdBytes = 32;
@@ -25,13 +25,13 @@ struct Devices {
   std::map<std::pair<std::string, int>, std::shared_ptr<CudaDevice>> known FL_GUARDED_BY(mutex);
 };
 
-// One more than the fork generation in which a driver was initialised; 0: none was.
+// The fork generation in which a driver was initialised, plus one; 0 if none was.
 std::atomic<std::uint64_t>& initialised_in() {
   static std::atomic<std::uint64_t> generation{0};
   return generation;
 }
 
-// After these nothing works any more in the context, or in the driver.
+// Whether the context, or the driver, cannot be used any more after this error.
 bool is_sticky(CudaResult result) {
   switch (result) {
     case 4:    // DEINITIALIZED: the process is ending
@@ -79,7 +79,7 @@ void initialise(const Driver& driver) {
     return;
   }
   std::string message = described(driver, result, "cuInit");
-  // Somebody else, torch say, used it before the fork.
+  // Other code, such as torch, initialised the driver before the fork.
   if (result == kNotInitialized && fork_generation() > 0) message += std::string(". ") + kForked;
   throw CudaError(message, result);
 }
@@ -151,7 +151,7 @@ void CudaDevice::check_usable() const {
 
 void CudaDevice::check(CudaResult result, const char* call) const {
   if (result == kCudaSuccess) return;
-  check_usable();  // what comes after the first sticky error says nothing new
+  check_usable();  // errors after the first sticky one are consequences of it
   std::string message = described(driver_, result, call);
   if (is_sticky(result)) {
     message +=
@@ -186,7 +186,7 @@ void CudaDevice::give_event(CudaEvent event) noexcept {
     MutexLock lock(mutex_);
     spare_events_.push_back(event);
   } catch (const std::bad_alloc&) {
-    // One event less.
+    // The event is not used again.
   }
 }
 

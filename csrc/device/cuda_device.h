@@ -1,4 +1,4 @@
-// One GPU as all loaders of this process share it: its context, the side stream, events.
+// One GPU, shared by all loaders of the process: its context, the side stream, events.
 #pragma once
 
 #include <atomic>
@@ -17,21 +17,21 @@ namespace fastload {
 
 using SharedEvent = std::shared_ptr<CUevent_st>;
 
-// NOTE [Context]. Whoever calls the driver does so inside a Scope: the device's primary context,
-// which is torch's, is pushed onto the calling thread and popped again, so that torch's current
-// device stays what it is and no context is made on another GPU. The thread's capture mode is
-// relaxed meanwhile: a graph that somebody captures in another thread is not broken by us.
+// NOTE [Context]. Every call of the driver is made inside a Scope. It pushes the device's primary
+// context, which torch uses too, onto the calling thread and pops it at the end, so that torch's
+// current device does not change and no context is created on another GPU. Meanwhile the thread's
+// capture mode is relaxed, so that a graph captured in another thread stays valid.
 //
-// NOTE [Poison]. After some errors (an illegal address, a failed launch, ...) nothing works any
-// more on a device. The first of them is kept and thrown by every later call; nothing is freed.
+// NOTE [Poison]. After a sticky error (an illegal address, a failed launch, ...) a device cannot be
+// used any more. The first such error is kept and thrown by every later call; nothing is freed.
 //
-// Thread-safe. Lives as long as the process, as do its context, stream and events; in a forked
-// child every call throws StoppedError, for a driver that was initialised before fork() cannot be
-// used there.
+// Thread-safe. Lives as long as the process, as do its context, stream and events. In a forked
+// child every call throws StoppedError: a driver that was initialised before fork() cannot be used
+// there.
 class CudaDevice {
  public:
-  // The device of that number, as CUDA_VISIBLE_DEVICES and torch count. The first call initialises
-  // the driver. Throws CudaError, and StoppedError in a child of a process that had initialised it.
+  // The device with this number, in the order of CUDA_VISIBLE_DEVICES, as in torch. The first call
+  // initialises the driver. Throws CudaError, and StoppedError if a parent process initialised it.
   static std::shared_ptr<CudaDevice> get(int ordinal, const std::string& library = kCudaLibrary);
 
   class Scope {
@@ -48,30 +48,30 @@ class CudaDevice {
 
   const Driver& driver() const { return driver_; }
   int ordinal() const { return ordinal_; }
-  // CUDA's version as the driver tells it: 13000 is 13.0.
+  // The CUDA version that the driver reports: 13000 is 13.0.
   int driver_version() const { return driver_version_; }
-  // The NUMA node beside the GPU; -1: unknown, or there is but one.
+  // The NUMA node next to the GPU; -1 if it is unknown or the machine has one node.
   int numa_node() const { return numa_node_; }
   // The stream of all copies; does not synchronise with the legacy default stream.
   CudaStream side_stream() const { return side_stream_; }
-  // Held by whoever gives the side stream the work of a batch, so that it comes in one piece: what
-  // one batch waits for takes no time of another's.
+  // Held while the work of a batch is enqueued on the side stream, so that the work of two batches
+  // is not mixed and neither waits for the other's consumer.
   Mutex& side_mutex() FL_RETURN_CAPABILITY(side_mutex_) { return side_mutex_; }
 
-  // Throws StoppedError in a forked child, and the first sticky error.
+  // Throws StoppedError in a forked child, and the first sticky error after one.
   void check_usable() const FL_EXCLUDES(mutex_);
   // Throws CudaError unless the call succeeded: "cuMemcpyHtoDAsync: CUDA_ERROR_...: (text)". A
   // sticky error poisons the device. `call`: the driver's function.
   void check(CudaResult result, const char* call) const FL_EXCLUDES(mutex_);
-  // False after a sticky error, and in a forked child: then nothing may be given back.
+  // False after a sticky error and in a forked child: then nothing may be freed.
   bool usable() const;
 
-  // An event, new or from those that nobody has any more. When the last one who has it drops it,
-  // whoever waits on it must have been enqueued before. REQUIRES: inside a Scope. Throws CudaError.
+  // An event, new or used before. It is used again once the last reference is dropped, so every
+  // wait for it must be enqueued by then. REQUIRES: inside a Scope. Throws CudaError.
   SharedEvent take_event();
 
-  // The kernel of that name in a PTX text, which lives as long as the process. Its module is loaded
-  // at the first call, which the driver may take a second for. REQUIRES: inside a Scope. Throws
+  // The kernel with this name in a PTX text, which must live as long as the process. The first call
+  // loads its module, which may take the driver a second. REQUIRES: inside a Scope. Throws
   // CudaError.
   CudaFunction kernel(const char* ptx, const std::string& name);
 
@@ -96,7 +96,7 @@ class CudaDevice {
   mutable std::atomic<bool> is_poisoned_{false};
   std::vector<CudaEvent> spare_events_ FL_GUARDED_BY(mutex_);
 
-  Mutex modules_mutex_;  // held while one is loaded
+  Mutex modules_mutex_;  // held while a module is loaded
   std::map<const char*, CudaModule> modules_ FL_GUARDED_BY(modules_mutex_);
   std::map<std::pair<CudaModule, std::string>, CudaFunction> kernels_ FL_GUARDED_BY(modules_mutex_);
 };

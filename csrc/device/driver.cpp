@@ -27,7 +27,7 @@ void* find(void* handle, const char* symbol, const std::string& library) {
 }
 
 std::unique_ptr<const Driver> open(const std::string& library) {
-  // Never closed, even where a function is missing: drivers do not expect to be unloaded.
+  // Never closed, even if a function is missing: drivers do not support being unloaded.
   void* handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
     const char* reason = dlerror();

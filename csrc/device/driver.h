@@ -1,4 +1,4 @@
-// The functions of the CUDA driver, found when the first CUDA loader begins: building needs no
+// The functions of the CUDA driver, looked up when the first CUDA loader starts: the build needs no
 // toolkit, and one build runs with every driver.
 #pragma once
 
@@ -17,8 +17,8 @@ using CudaModule = struct CUmod_st*;
 using CudaFunction = struct CUfunc_st*;
 using DevicePointer = unsigned long long;
 
-// Members are named as the driver's functions, without the suffix of their version. Plain names,
-// not those of per-thread default streams, for torch's default stream is the legacy one.
+// Members are named like the driver's functions, without the suffix of their version. The functions
+// are not those of per-thread default streams, since torch's default stream is the legacy one.
 #define FASTLOAD_DRIVER_FUNCTIONS(X)                                                              \
   X(cuInit, "cuInit", (unsigned flags))                                                           \
   X(cuDriverGetVersion, "cuDriverGetVersion", (int* version))                                     \
@@ -64,14 +64,15 @@ struct Driver {
 #undef FASTLOAD_MEMBER
 };
 
-// Opens the library at the first call for its name, and keeps it for the life of the process; calls
-// nothing in it. Thread-safe. Throws CudaError, which names the library or the function it lacks.
+// Opens a library at the first call with its name, and keeps it for the life of the process. Calls
+// no function of it. Thread-safe. Throws CudaError, which names the library or the missing
+// function.
 const Driver& load_driver(const std::string& library);
 
-// The library that drivers install.
+// The name under which drivers are installed.
 inline constexpr const char* kCudaLibrary = "libcuda.so.1";
 
-// Results that are no failures of the device.
+// Results that do not mean that the device failed.
 inline constexpr CudaResult kCudaSuccess = 0;
 inline constexpr CudaResult kCudaNotReady = 600;
 

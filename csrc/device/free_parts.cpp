@@ -8,11 +8,11 @@
 namespace fastload {
 
 void FreeParts::insert(std::byte* data, std::size_t bytes) {
-  const auto part = by_place_.emplace(data, bytes).first;
+  const auto part = by_address_.emplace(data, bytes).first;
   try {
     by_size_.emplace(bytes, data);
   } catch (...) {
-    by_place_.erase(part);
+    by_address_.erase(part);
     throw;
   }
   bytes_ += bytes;
@@ -21,7 +21,7 @@ void FreeParts::insert(std::byte* data, std::size_t bytes) {
 void FreeParts::erase(std::map<std::byte*, std::size_t>::iterator part) {
   bytes_ -= part->second;
   by_size_.erase({part->second, part->first});
-  by_place_.erase(part);
+  by_address_.erase(part);
 }
 
 void FreeParts::add_slab(std::byte* data, std::size_t bytes) {
@@ -39,19 +39,19 @@ std::byte* FreeParts::take(std::size_t bytes) {
   const auto found = by_size_.lower_bound({bytes, nullptr});
   if (found == by_size_.end()) return nullptr;
   const auto [size, data] = *found;
-  // The rest first: nothing has changed if there is no memory for its node.
+  // The rest is inserted first: if that throws, nothing has changed.
   if (size > bytes) insert(data + bytes, size - bytes);
   bytes_ -= size;
   by_size_.erase(found);
-  by_place_.erase(data);
+  by_address_.erase(data);
   unpoison(data, bytes);
   return data;
 }
 
 void FreeParts::give(std::byte* data, std::size_t bytes) noexcept {
   poison(data, bytes);
-  const auto next = by_place_.lower_bound(data);
-  if (next != by_place_.begin() && !slabs_.contains(data)) {
+  const auto next = by_address_.lower_bound(data);
+  if (next != by_address_.begin() && !slabs_.contains(data)) {
     const auto before = std::prev(next);
     if (before->first + before->second == data) {
       data = before->first;
@@ -59,14 +59,14 @@ void FreeParts::give(std::byte* data, std::size_t bytes) noexcept {
       erase(before);
     }
   }
-  if (next != by_place_.end() && next->first == data + bytes && !slabs_.contains(next->first)) {
+  if (next != by_address_.end() && next->first == data + bytes && !slabs_.contains(next->first)) {
     bytes += next->second;
     erase(next);
   }
   try {
     insert(data, bytes);
   } catch (const std::bad_alloc&) {
-    // It is lost until the slab ends.
+    // The part cannot be used again before its slab is freed.
   }
 }
 

@@ -10,17 +10,17 @@
 namespace fastload {
 namespace {
 
-// Version 1 writes "no limit" as the largest multiple of a page.
-constexpr std::size_t kLargestLimit = std::size_t{1} << 60;
+// cgroup v1 writes "no limit" as the largest multiple of a page: values from here on set no limit.
+constexpr std::size_t kMaxLimit = std::size_t{1} << 60;
 
 std::size_t limit_in(const std::string& file) {
   std::ifstream stream(file);
   std::size_t bytes = 0;
-  return stream >> bytes && bytes < kLargestLimit ? bytes : MemoryLimits::kNone;
+  return stream >> bytes && bytes < kMaxLimit ? bytes : MemoryLimits::kNone;
 }
 
-// The tightest limit of a group and of those around it. A container may be shown the host's path
-// without its folders: those that are missing set no limit, and the mount point is looked at last.
+// The smallest limit of a cgroup and of its ancestors. In a container the path may be the host's,
+// whose folders do not exist there: missing ones set no limit, and the mount point is always read.
 std::size_t limit_of(const std::string& mount, std::string group, const std::string& name) {
   std::size_t limit = limit_in(mount + "/" + name);
   while (group.size() > 1) {

@@ -1,4 +1,4 @@
-// What the machine and the container let this process use.
+// How much memory the machine and the container allow this process to use.
 #pragma once
 
 #include <cstddef>
@@ -11,14 +11,15 @@ struct MemoryLimits {
   static constexpr std::size_t kNone = SIZE_MAX;
 
   std::size_t available = kNone;  // MemAvailable of /proc/meminfo
-  std::size_t cgroup = kNone;     // the tightest memory.max (v2) or memory.limit_in_bytes (v1)
+  std::size_t cgroup = kNone;     // the smallest memory.max (v2) or memory.limit_in_bytes (v1)
   std::size_t memlock = kNone;    // RLIMIT_MEMLOCK
 };
 
-// `root`: where /proc and /sys/fs/cgroup are found. Thread-safe.
+// Reads the limits below `root`, which tests replace; a limit that cannot be read is kNone.
+// Thread-safe.
 MemoryLimits read_memory_limits(const std::string& root = "");
 
-// "1.5 GiB"; "unlimited" for MemoryLimits::kNone.
+// A size as text: "1.5 GiB"; "unlimited" for MemoryLimits::kNone.
 std::string readable_bytes(std::size_t bytes);
 
 }  // namespace fastload

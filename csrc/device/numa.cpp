@@ -20,10 +20,13 @@
 namespace fastload {
 namespace {
 
+// Memory per thread that touches pages: starting a thread must cost little next to its work.
 constexpr std::size_t kBytesPerThread = std::size_t{64} << 20;
+// Balances the time until a loader starts against the cores that the training script needs then.
 constexpr std::size_t kMaxThreads = 8;
+// Parts are multiples of it, so that no two threads share a huge page.
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
-constexpr int kMaxNodes = 1024;
+constexpr int kMaxNodes = 1024;     // the kernel's own maximum
 constexpr int kPreferred = 1;       // MPOL_PREFERRED
 constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE, Linux 5.14
 
@@ -34,7 +37,7 @@ std::string first_line(const std::string& path) {
   return line;
 }
 
-// -1 unless the text is a number.
+// The number that a text is; -1 if it is not one, or negative.
 int number(const std::string& text) {
   int value = -1;
   const char* end = text.data() + text.size();
@@ -42,7 +45,7 @@ int number(const std::string& text) {
   return error == std::errc() && stop == end && value >= 0 ? value : -1;
 }
 
-// Containers often forbid it.
+// Makes the kernel prefer a node for memory. Returns false if it refuses, as in many containers.
 bool prefer_node(std::byte* data, std::size_t bytes, int node) {
   constexpr int kBits = 8 * sizeof(unsigned long);
   if (node >= kMaxNodes) return false;
@@ -51,7 +54,8 @@ bool prefer_node(std::byte* data, std::size_t bytes, int node) {
   return syscall(SYS_mbind, data, bytes, kPreferred, mask, kMaxNodes + 1, 0) == 0;
 }
 
-// The calling thread's first touches fall on the node of these CPUs, where that is allowed.
+// Moves the calling thread to these CPUs, so that pages that it touches first lie on their node.
+// Does nothing where that is not allowed.
 void run_on(const std::vector<int>& cpus) {
   cpu_set_t set;
   CPU_ZERO(&set);
@@ -95,7 +99,7 @@ std::vector<int> cpus_of_node(int node, const std::string& sysfs) {
 }
 
 bool populate(std::byte* data, std::size_t bytes, int node) {
-  // Where the kernel does not take the wish, threads beside the device touch the pages.
+  // If the kernel refuses the node, threads that run on its CPUs touch the pages.
   std::vector<int> cpus;
   if (node >= 0 && !prefer_node(data, bytes, node)) cpus = cpus_of_node(node);
   const std::size_t cores = cpus.empty() ? std::thread::hardware_concurrency() : cpus.size();

@@ -11,11 +11,16 @@
 namespace fastload {
 namespace {
 
-constexpr std::size_t kSmallestSlab = std::size_t{2} << 20;
-// What nobody reserved grows by doubling, up to slabs of this size.
-constexpr std::size_t kLargestGrowth = std::size_t{64} << 20;
-constexpr std::size_t kLargestSlot = std::size_t{1} << 60;
+// One huge page.
+constexpr std::size_t kMinSlab = std::size_t{2} << 20;
+// Memory that was not reserved grows by slabs that double up to this size. Balances the number of
+// stalls in the driver against pinned memory that is never used.
+constexpr std::size_t kMaxGrowth = std::size_t{64} << 20;
+constexpr std::size_t kMaxSlot = std::size_t{1} << 60;  // sums with it cannot overflow
+// After as many refusals in a row the driver is not called again: each may take milliseconds.
 constexpr int kMaxRefusals = 4;
+// The share of the available memory, and of the cgroup's limit, that may be pinned: 1/4.
+constexpr std::size_t kPinnedShare = 4;
 
 }  // namespace
 
@@ -31,19 +36,19 @@ PinnedMemory::~PinnedMemory() {
       unpin(*device_, slab);
     }
   } catch (const std::runtime_error&) {
-    // In a forked child, and after poison: they are left to the end of the process.
+    // In a forked child, and after a sticky error: left to the end of the process.
   }
 }
 
 std::byte* PinnedMemory::allocate(std::size_t bytes) {
   device_->check_usable();
-  if (bytes > kLargestSlot) throw std::bad_alloc();
+  if (bytes > kMaxSlot) throw std::bad_alloc();
   const std::size_t size = align_up(std::max<std::size_t>(bytes, 1), kFieldAlignment);
   if (std::byte* part = take(size)) return part;
   {
     MutexLock growing(growing_);
-    if (std::byte* part = take(size)) return part;  // another thread has made room meanwhile
-    const std::size_t doubled = std::clamp(pinned_bytes(), kSmallestSlab, kLargestGrowth);
+    if (std::byte* part = take(size)) return part;  // another thread has pinned some meanwhile
+    const std::size_t doubled = std::clamp(pinned_bytes(), kMinSlab, kMaxGrowth);
     if (std::byte* part = grow(std::max(size, doubled), size)) return part;
   }
   std::byte* data = ordinary_.allocate(bytes);
@@ -67,14 +72,14 @@ void PinnedMemory::release(std::byte* data, std::size_t bytes) noexcept {
 
 void PinnedMemory::reserve(std::size_t bytes) {
   device_->check_usable();
-  if (bytes > kLargestSlot) throw std::bad_alloc();
+  if (bytes > kMaxSlot) throw std::bad_alloc();
   MutexLock growing(growing_);
   std::size_t free = 0;
   {
     MutexLock lock(mutex_);
     free = parts_.bytes();
   }
-  if (free < bytes) grow(std::max(bytes - free, kSmallestSlab), 0);
+  if (free < bytes) grow(std::max(bytes - free, kMinSlab), 0);
 }
 
 std::byte* PinnedMemory::take(std::size_t bytes) {
@@ -82,10 +87,10 @@ std::byte* PinnedMemory::take(std::size_t bytes) {
   return parts_.take(bytes);
 }
 
-// Pins a slab of `wanted` bytes, or of less if so much is not allowed, and takes `needed` bytes of
-// it. nullptr if nothing is needed, and if not even that much can be pinned.
+// Pins a slab of `wanted` bytes, or of less if that much is not allowed, and takes `needed` bytes
+// of it. Returns nullptr if nothing is needed, or if not even that much can be pinned.
 std::byte* PinnedMemory::grow(std::size_t wanted, std::size_t needed) {
-  const std::size_t least = std::max(needed, kSmallestSlab);
+  const std::size_t min = std::max(needed, kMinSlab);
   const std::size_t allowed = allowance();
   std::size_t size = std::min(wanted, allowed);
   std::string refused;
@@ -94,7 +99,7 @@ std::byte* PinnedMemory::grow(std::size_t wanted, std::size_t needed) {
               " more would take more than a quarter of the memory that is available, or of what "
               "the cgroup may use";
   }
-  while (size >= least && refusals_ < kMaxRefusals) {
+  while (size >= min && refusals_ < kMaxRefusals) {
     try {
       std::byte* part = add(pin(*device_, size), needed);
       refusals_ = 0;
@@ -105,8 +110,8 @@ std::byte* PinnedMemory::grow(std::size_t wanted, std::size_t needed) {
       refused = error.what();
       ++refusals_;
     }
-    if (needed == 0 || size == least) break;
-    size = least;
+    if (needed == 0 || size == min) break;
+    size = min;
   }
   if (!refused.empty()) refuse(refused);
   return nullptr;
@@ -128,15 +133,16 @@ std::byte* PinnedMemory::add(const Slab& slab, std::size_t needed) {
   return needed > 0 ? parts_.take(needed) : nullptr;
 }
 
-// How much may still be pinned.
+// How many more bytes may be pinned.
 std::size_t PinnedMemory::allowance() const {
   const MemoryLimits limits = limits_();
   const std::size_t pinned = pinned_bytes();
-  std::size_t most = limits.cgroup == MemoryLimits::kNone ? limits.cgroup : limits.cgroup / 4;
+  std::size_t max = MemoryLimits::kNone;
+  if (limits.cgroup != MemoryLimits::kNone) max = limits.cgroup / kPinnedShare;
   if (limits.available != MemoryLimits::kNone) {
-    most = std::min(most, limits.available / 4 + pinned / 4);
+    max = std::min(max, limits.available / kPinnedShare + pinned / kPinnedShare);
   }
-  return most > pinned ? most - pinned : 0;
+  return max > pinned ? max - pinned : 0;
 }
 
 void PinnedMemory::refuse(const std::string& reason) {

@@ -1,4 +1,4 @@
-// Memory for slots from which the copy engine of a GPU reads by itself.
+// Pinned memory for slots: the copy engine of a GPU reads it without the CPU.
 #pragma once
 
 #include <cstddef>
@@ -19,35 +19,35 @@
 
 namespace fastload {
 
-// NOTE [Slabs]. Pinning takes the driver milliseconds and stalls its other users, so it is done in
-// slabs, of which slots are parts: a loader reserves one for all that it keeps in circulation
-// before it starts. A slab is mapped, placed on the GPU's NUMA node, touched, kept from forked
-// children and registered; where that is refused, the driver is asked for memory of its own; where
-// it refuses that too, ordinary memory is used, which is right but slow, and complaint() says why.
-// So it does where slabs would come to more than a quarter of the memory that is available, or of
-// what the cgroup allows: what is pinned cannot be swapped out for the rest of the machine.
+// NOTE [Slabs]. Pinning takes milliseconds in the driver and stalls its other users. So memory is
+// pinned in slabs (slab.h), and slots are parts of slabs: before a loader starts, it reserves one
+// slab for all batches that it keeps in circulation. If the driver refuses, ordinary memory is
+// used, which gives the same batches more slowly, and complaint() returns the reason. The same
+// happens if slabs would exceed a quarter of the available memory or of the cgroup's limit: pinned
+// memory cannot be swapped out, and the rest of the machine needs some.
 //
-// Thread-safe. Slabs live as long as this object; after poison and in a forked child they are left
-// to the end of the process.
+// Thread-safe. Slabs live as long as this object. After a sticky error, and in a forked child, they
+// are left to the end of the process.
 class PinnedMemory final : public MemorySource {
  public:
-  // `limits`: asked before each slab.
+  // `limits`: called before each slab is pinned.
   explicit PinnedMemory(
       std::shared_ptr<CudaDevice> device,
       std::function<MemoryLimits()> limits = [] { return read_memory_limits(); });
   // REQUIRES: no copy from it is running.
   ~PinnedMemory() override;
 
-  // Throws also the first sticky error of the device, and StoppedError in a forked child.
+  // Pinned memory, or ordinary memory if none can be pinned. Throws std::bad_alloc, the first
+  // sticky error of the device, and StoppedError in a forked child.
   std::byte* allocate(std::size_t bytes) override;
   void release(std::byte* data, std::size_t bytes) noexcept override;
 
-  // Makes room for so much: what is not free is pinned, in one slab. What the driver refuses is
-  // tried again by allocate(), for less, until it has refused four times in a row. Throws as
+  // Pins what is missing to have `bytes` free, in one slab. If the driver refuses, allocate() tries
+  // again with less, until the driver has refused kMaxRefusals times in a row. Throws as
   // allocate().
   void reserve(std::size_t bytes);
-  // Why some of the memory is not pinned, and what to do: limits of the process (RLIMIT_MEMLOCK,
-  // cgroup) with their values, and the driver's error. Empty if all of it is.
+  // Why some of the memory is not pinned, and what to do: the driver's error, and the limits of the
+  // process (RLIMIT_MEMLOCK, cgroup) with their values. Empty if all of it is pinned.
   std::string complaint() const;
   std::size_t pinned_bytes() const FL_EXCLUDES(mutex_);
   std::size_t slab_count() const;
@@ -64,7 +64,7 @@ class PinnedMemory final : public MemorySource {
   const std::function<MemoryLimits()> limits_;
   HostMemory ordinary_;
 
-  // Held while a slab is pinned, during which others take and release parts.
+  // Held while a slab is pinned; other threads take and release parts meanwhile.
   Mutex growing_ FL_ACQUIRED_BEFORE(mutex_);
   int refusals_ FL_GUARDED_BY(growing_) = 0;
 

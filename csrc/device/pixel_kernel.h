@@ -1,11 +1,11 @@
 // The work of one thread of the kernels that deliver images on a GPU. make_ptx.py compiles it to
-// PTX, and the compiler of the host for tests (C++17, nothing of the standard library).
+// PTX, and tests compile it for the host (C++17, without the standard library).
 #pragma once
 
 #include "batch/pixel_body.h"
 
-// Unrolled loops make the text several times larger, which each driver compiles when it first sees
-// it; enough threads are under way without.
+// Unrolled loops make the PTX several times larger, and each driver compiles it at first use.
+// Without them enough threads are in flight.
 #if defined(__CUDACC__)
 #define FL_ROLLED _Pragma("unroll 1")
 #else
@@ -14,34 +14,37 @@
 
 namespace fastload {
 
-// More channels with constants of their own are no colours; arguments are passed by value.
-constexpr uint32_t kMostPixelConstants = 64;
-// A thread delivers pixels that lie so far apart, so that neighbours write side by side.
+// Channels that may have their own mean and std: more than images have, and few enough for kernel
+// arguments, which are passed by value.
+constexpr uint32_t kMaxPixelConstants = 64;
+// Threads per block. The pixels of one thread are this far apart, so that neighbouring threads
+// write neighbouring addresses.
 constexpr uint32_t kPixelThreads = 128;
 constexpr uint32_t kPixelsPerThread = 4;
 constexpr uint32_t kPixelsPerBlock = kPixelThreads * kPixelsPerThread;
 
-// The one argument of every kernel. Memory is the device's.
+// The argument of every kernel. Pointers are addresses on the device.
 struct PixelArguments {
-  const void* in;              // `images` stored images, side by side
-  const ImageWindow* windows;  // of each; nullptr: all are delivered from their first pixel on
+  const void* in;  // `images` stored images, without gaps
+  const ImageWindow*
+      windows;  // one per image; nullptr: images are delivered from their first pixel
   void* out;
   ImageShape shape;
   uint32_t images;
-  uint32_t constants;  // 1: of all channels
+  uint32_t constants;  // means and stds: one per channel, or 1 for all channels
   bool normalise;
   float scale;
-  float means[kMostPixelConstants];
-  float stds[kMostPixelConstants];
+  float means[kMaxPixelConstants];
+  float stds[kMaxPixelConstants];
 };
 
-// Where a thread stands in the grid: blocks along the pixels of an image, and along images.
+// The position of a thread in the grid: x runs along the pixels of an image, y along images.
 struct PixelThread {
   uint32_t block, thread;
-  uint32_t image, image_step;  // its first image, and how many further its next one is
+  uint32_t image, image_step;  // its first image, and the distance to its next one
 };
 
-// What becomes of a number.
+// Converts a number from one dtype to another, and normalises it if that is wanted.
 template <Number kStored, Number kDelivered>
 struct Converted {
   using In = NumberWord<kStored>;
@@ -54,6 +57,7 @@ struct Converted {
   }
 };
 
+// Copies a number.
 template <int kBytes>
 struct Copied {
   using In = typename WordOf<kBytes>::type;
@@ -62,6 +66,7 @@ struct Copied {
   FL_BODY static Out of(In word, uint32_t, const PixelArguments&) { return word; }
 };
 
+// Delivers the pixels of one thread. `Work`: Converted or Copied.
 template <class Work>
 FL_BODY void deliver_pixels(const PixelArguments& a, const PixelThread& at) {
   const ImageShape& shape = a.shape;

@@ -4,13 +4,14 @@
 #include <bit>
 #include <limits>
 #include <stdexcept>
+#include <string>
 
 #include "base/bytes.h"
 
 namespace fastload {
 namespace {
 
-// All names of a compiler's table, to be chosen from by dtype: those of pixel_kernel.h, in order.
+// The names of all kernels, in the order of pixel_kernel.h: kernel_number() is the position.
 constexpr const char* kKernels[] = {
 #define FASTLOAD_NAME(name, ...) #name,
     FASTLOAD_PIXEL_KERNELS(FASTLOAD_NAME)
@@ -20,8 +21,8 @@ constexpr int kDeliveredTypes = 3;  // half floats, bfloat16 and floats
 constexpr int kCopies = 8 * kDeliveredTypes;
 static_assert(std::size(kKernels) == kCopies + 4);
 
-constexpr std::uint32_t kMostBlocks = 65535;  // along y
-constexpr std::int64_t kMostNumbers = std::numeric_limits<std::int32_t>::max();
+constexpr std::uint32_t kMaxBlocks = 65535;  // along y; CUDA's limit
+constexpr std::int64_t kMaxNumbers = std::numeric_limits<std::int32_t>::max();
 
 int kernel_number(const PixelSpec& spec) {
   if (!spec.conversion) {
@@ -34,18 +35,19 @@ int kernel_number(const PixelSpec& spec) {
 
 const char* kernel_name(const PixelPlan& plan) {
   if (!has_kernel(plan)) {
-    throw std::invalid_argument("GPUs normalise up to " + std::to_string(kMostPixelConstants) +
-                                " channels");
+    throw std::invalid_argument("a GPU can normalise at most " +
+                                std::to_string(kMaxPixelConstants) + " channels, got " +
+                                std::to_string(plan.spec().conversion->means.size()));
   }
   return kKernels[kernel_number(plan.spec())];
 }
 
-// Images that are neither cut nor turned around are one long row of pixels.
+// Images whose pixels keep their order are delivered as one image with one long row.
 void join_images(ImageShape& shape, std::size_t& count, const PixelPlan& plan) {
   const bool moves = plan.random() || (shape.planar && shape.channels > 1);
   const std::int64_t pixels = std::int64_t{shape.height} * shape.width;
   if (moves || pixels == 0) return;
-  if (count > static_cast<std::size_t>(kMostNumbers / (pixels * shape.channels))) return;
+  if (count > static_cast<std::size_t>(kMaxNumbers / (pixels * shape.channels))) return;
   const auto width = static_cast<std::int32_t>(static_cast<std::int64_t>(count) * pixels);
   shape = {1, width, shape.channels, 1, width, false};
   count = 1;
@@ -55,7 +57,7 @@ void join_images(ImageShape& shape, std::size_t& count, const PixelPlan& plan) {
 
 bool has_kernel(const PixelPlan& plan) {
   const auto& conversion = plan.spec().conversion;
-  return !conversion || conversion->means.size() <= kMostPixelConstants;
+  return !conversion || conversion->means.size() <= kMaxPixelConstants;
 }
 
 void load_kernel(CudaDevice& device, const PixelPlan& plan) {
@@ -82,8 +84,9 @@ PixelLaunch plan_launch(const ImageDelivery& images, std::size_t count, DevicePo
   if (plan.random()) a.windows = reinterpret_cast<const ImageWindow*>(raw + windows);
   a.shape = images.shape;
   join_images(a.shape, count, plan);
-  if (count > static_cast<std::size_t>(kMostNumbers)) {
-    throw std::invalid_argument("a batch has 2^31 samples or more");
+  if (count > static_cast<std::size_t>(kMaxNumbers)) {
+    throw std::invalid_argument("a batch on a GPU must have fewer than 2^31 samples, got " +
+                                std::to_string(count));
   }
   a.images = static_cast<std::uint32_t>(count);
   a.constants = 1;
@@ -98,7 +101,7 @@ PixelLaunch plan_launch(const ImageDelivery& images, std::size_t count, DevicePo
   const auto pixels = static_cast<std::uint32_t>(a.shape.out_height) *
                       static_cast<std::uint32_t>(a.shape.out_width);
   launch.blocks_x = (pixels + kPixelsPerBlock - 1) / kPixelsPerBlock;
-  launch.blocks_y = std::min(a.images, kMostBlocks);
+  launch.blocks_y = std::min(a.images, kMaxBlocks);
   return launch;
 }
 

@@ -1,4 +1,4 @@
-// The kernels themselves; make_ptx.py makes pixels.ptx of them.
+// The kernels. make_ptx.py compiles them to pixels.ptx.
 #include "device/pixel_kernel.h"
 
 using namespace fastload;

@@ -13,8 +13,8 @@
 namespace fastload {
 namespace {
 
-constexpr unsigned kPortable = 1;                     // pinned for every context
-constexpr std::size_t kPage = std::size_t{64} << 10;  // the largest there is
+constexpr unsigned kPortable = 1;                        // pinned for every context
+constexpr std::size_t kMaxPage = std::size_t{64} << 10;  // the largest page size of Linux
 
 Slab registered(const CudaDevice& device, std::size_t bytes) {
   HostMemory memory;  // takes huge pages
@@ -28,8 +28,7 @@ Slab registered(const CudaDevice& device, std::size_t bytes) {
     if (!populate(data, bytes, device.numa_node())) {
       throw CudaError("madvise: no memory is left");
     }
-    // A child would otherwise get a copy of each page that the parent writes next, for the pinned
-    // ones cannot be shared.
+    // Pinned pages cannot be copied on write: without this, fork() would copy all of them.
     madvise(data, bytes, MADV_DONTFORK);
     const CudaDevice::Scope scope(device);
     device.check(device.driver().cuMemHostRegister(data, bytes, kPortable), "cuMemHostRegister");
@@ -50,7 +49,7 @@ Slab allocated(const CudaDevice& device, std::size_t bytes) {
 }  // namespace
 
 Slab pin(const CudaDevice& device, std::size_t bytes) {
-  const std::size_t size = align_up(bytes, kPage);
+  const std::size_t size = align_up(bytes, kMaxPage);
   std::string refused;
   try {
     return registered(device, size);

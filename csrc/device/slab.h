@@ -1,4 +1,4 @@
-// Page-locked memory, one large piece at a time.
+// Allocates page-locked (pinned) memory in large slabs.
 #pragma once
 
 #include <cstddef>
@@ -10,15 +10,16 @@ namespace fastload {
 struct Slab {
   std::byte* data;
   std::size_t bytes;
-  bool mapped;  // and registered; else it is memory of the driver's own
+  bool mapped;  // mapped by us and registered; else allocated by the driver
 };
 
-// At least `bytes` bytes. They are mapped, given pages on the GPU's NUMA node, kept from forked
-// children and registered; where that is refused, the driver is asked for memory of its own. Throws
-// CudaError, which says what was refused; the device is still usable unless it was a sticky error.
+// Pins at least `bytes` bytes: maps them, places them on the GPU's NUMA node, excludes them from
+// forked children and registers them; if a step is refused, the driver allocates them instead.
+// Throws CudaError with both reasons; the device is still usable unless the error was sticky.
+// Thread-safe.
 Slab pin(const CudaDevice& device, std::size_t bytes);
 
-// Gives it back. What the driver does not let go stays.
+// Frees a slab. If the driver does not unregister it, it stays mapped.
 // REQUIRES: inside a Scope, and no copy from it is running.
 void unpin(const CudaDevice& device, const Slab& slab) noexcept;
 

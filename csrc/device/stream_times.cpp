@@ -13,23 +13,23 @@ std::int64_t as_ns(double milliseconds) { return std::llround(milliseconds * 1e6
 
 void StreamTimes::add(Kind kind, SharedEvent begin, SharedEvent end) {
   MutexLock lock(mutex_);
-  Spans& spans = spans_[kind];
-  if (spans.open.size() >= kSome) drop_passed(spans);
-  if (spans.open.size() < kMost) spans.open.push_back({std::move(begin), std::move(end)});
+  Spans& spans = spans_of(kind);
+  if (spans.open.size() >= kQuerySpans) drop_passed(spans);
+  if (spans.open.size() < kMaxSpans) spans.open.push_back({std::move(begin), std::move(end)});
 }
 
 StreamFigures StreamTimes::read() noexcept {
-  // The lock may have been copied while it was held.
+  // fork() may have copied the mutex while it was locked.
   if (generation_ != fork_generation()) return {};
   MutexLock lock(mutex_);
   try {
     const CudaDevice::Scope scope(*device_);
     for (Spans& spans : spans_) drop_passed(spans);
   } catch (const std::exception&) {
-    // Whoever loads a batch is told.
+    // The next call that loads a batch throws it.
   }
-  return {bytes_.load(std::memory_order_relaxed), as_ns(spans_[kCopies].passed_ms),
-          as_ns(spans_[kStall].passed_ms)};
+  return {bytes_.load(std::memory_order_relaxed), as_ns(spans_of(Kind::kCopies).passed_ms),
+          as_ns(spans_of(Kind::kStall).passed_ms)};
 }
 
 void StreamTimes::drop_passed(Spans& spans) noexcept {

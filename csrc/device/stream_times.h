@@ -1,4 +1,4 @@
-// How long the streams of a GPU took for the batches of a loader.
+// Measures how long the streams of a GPU took for the batches of a loader.
 #pragma once
 
 #include <array>
@@ -16,29 +16,32 @@
 namespace fastload {
 
 struct StreamFigures {
-  std::int64_t bytes;     // that crossed the bus
+  std::int64_t bytes;     // copied to the GPU
   std::int64_t copy_ns;   // of the side stream, for copies and kernels
-  std::int64_t stall_ns;  // of the consumer's, which had nothing to do but wait for a batch
+  std::int64_t stall_ns;  // of the consumer's stream, which had no work until a batch arrived
 };
 
-// NOTE [Times]. A span lies between two events. Nobody waits for them: they are asked when there
-// are some, or when somebody wants to know; a span counts when both have passed. If a stream is so
-// far behind that kMost spans are open, the next ones are not counted.
+// NOTE [Times]. A span is the time between two events. No thread waits for events: they are queried
+// when kQuerySpans spans are open, and by read(); a span counts when both of its events have
+// passed. While a stream is so far behind that kMaxSpans spans are open, further ones are not
+// counted.
 //
-// Thread-safe. Outlives the transfers that count in it, whose last spans may be open.
+// Thread-safe. Shared with the transfers that add to it, and may outlive them with open spans.
 class StreamTimes {
  public:
-  enum Kind { kCopies, kStall };
+  enum class Kind { kCopies, kStall };
 
   explicit StreamTimes(std::shared_ptr<CudaDevice> device) : device_(std::move(device)) {}
 
   void count_bytes(std::size_t bytes) noexcept {
     bytes_.fetch_add(static_cast<std::int64_t>(bytes), std::memory_order_relaxed);
   }
-  // Both have been recorded in one stream. REQUIRES: inside a Scope. An error of the driver costs
-  // the span; the driver tells it again to whoever calls it next. Throws std::bad_alloc.
+  // Adds the span between two events that were recorded in one stream. If the driver fails, the
+  // span is dropped; the driver reports the error again at its next call. REQUIRES: inside a Scope.
+  // Throws std::bad_alloc.
   void add(Kind kind, SharedEvent begin, SharedEvent end);
-  // All that has passed; of a device that fails what was known, in a forked child nothing.
+  // The sums of all spans that have passed; if the device has failed, those known before; zeros in
+  // a forked child.
   StreamFigures read() noexcept;
 
  private:
@@ -49,16 +52,20 @@ class StreamTimes {
     std::deque<Span> open;
     double passed_ms = 0;
   };
-  static constexpr std::size_t kMost = 64;
-  static constexpr std::size_t kSome = 8;
+  // Open spans above which add() queries the driver: a query per batch would cost a driver call.
+  static constexpr std::size_t kQuerySpans = 8;
+  // Bounds the events that a stream far behind holds; a loader has at most four batches in copying.
+  static constexpr std::size_t kMaxSpans = 64;
 
+  Spans& spans_of(Kind kind) FL_REQUIRES(mutex_) { return spans_[static_cast<std::size_t>(kind)]; }
+  // Counts and drops the spans in front that have passed.
   void drop_passed(Spans& spans) noexcept FL_REQUIRES(mutex_);
 
   const std::uint64_t generation_ = fork_generation();
   const std::shared_ptr<CudaDevice> device_;
   std::atomic<std::int64_t> bytes_{0};
   Mutex mutex_;
-  std::array<Spans, 2> spans_ FL_GUARDED_BY(mutex_);  // by kind
+  std::array<Spans, 2> spans_ FL_GUARDED_BY(mutex_);  // by Kind
 };
 
 }  // namespace fastload

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <stdexcept>
+#include <string>
 #include <thread>
 #include <utility>
 
@@ -13,10 +14,11 @@
 namespace fastload {
 namespace {
 
-// A host that waits looks this often, for events have no wait with a deadline.
-constexpr auto kLook = std::chrono::microseconds(50);
+// How often a waiting host queries an event, since events have no wait with a deadline. Balances
+// the CPU time of the query against the delay of the host.
+constexpr auto kQueryInterval = std::chrono::microseconds(50);
 
-// The places of packed arrays, from the first byte to the last.
+// The bytes from the first packed array to the end of the last; sets `first` to where they start.
 std::size_t span_bytes(const std::vector<HostToDevice>& packed, DevicePointer& first) {
   if (packed.empty()) return 0;
   DevicePointer last = 0;
@@ -41,7 +43,7 @@ Transfer::~Transfer() {
     const CudaEvent last = running_.back().ready.get();  // the side stream is in order
     device_->check(device_->driver().cuEventSynchronize(last), "cuEventSynchronize");
   } catch (const std::exception&) {
-    // Nothing runs any more on a GPU that fails.
+    // No copies run on a GPU that has failed.
   }
 }
 
@@ -69,7 +71,7 @@ Transfer::Ticket Transfer::submit(const Shipment& shipment, CudaStream consumer,
   const Driver& driver = device_->driver();
   const CudaStream side = device_->side_stream();
   check_not_captured(consumer);
-  if (first != kNone) give(first, consumer);
+  if (first != kNone) make_visible(first, consumer);
   for (const PixelJob& job : shipment.pixels) load_kernel(*device_, *job.images.plan);
   std::vector<Staged> staged;
   Running running{nullptr, stage(shipment, staged)};
@@ -81,9 +83,9 @@ Transfer::Ticket Transfer::submit(const Shipment& shipment, CudaStream consumer,
     device_->check(driver.cuStreamWaitEvent(side, running.ready.get(), 0), "cuStreamWaitEvent");
     record(begin, side);
     enqueue(shipment, running.staged, staged);
-    // The wait above is for what the event stood for then.
+    // The event is recorded again; the wait above keeps the first recording.
     record(running.ready, side);
-    times_->add(StreamTimes::kCopies, begin, running.ready);
+    times_->add(StreamTimes::Kind::kCopies, begin, running.ready);
     running_.push_back(std::move(running));
   } catch (...) {
     driver.cuStreamSynchronize(side);
@@ -98,7 +100,7 @@ bool Transfer::is_captured(CudaStream consumer) const {
   return status != 0;
 }
 
-// Work for the side stream would become part of the graph, and never be done.
+// While a graph is captured, work for the side stream would become part of it and not run.
 void Transfer::check_not_captured(CudaStream consumer) const {
   if (!is_captured(consumer)) return;
   throw CudaError(
@@ -110,7 +112,7 @@ void Transfer::record(const SharedEvent& event, CudaStream stream) const {
   device_->check(device_->driver().cuEventRecord(event.get(), stream), "cuEventRecord");
 }
 
-// Small arrays, at the distances of their places, and windows: into one slot.
+// Copies small arrays, with the distances of their targets, and windows into one slot.
 Lease Transfer::stage(const Shipment& shipment, std::vector<Staged>& staged) {
   DevicePointer first = 0;
   const std::size_t packed_bytes = span_bytes(shipment.packed, first);
@@ -166,22 +168,22 @@ void Transfer::copy(DevicePointer to, const std::byte* from, std::size_t bytes) 
   ++stats_.copies;
 }
 
-void Transfer::hand_over(Ticket ticket, CudaStream consumer) {
+void Transfer::deliver(Ticket ticket, CudaStream consumer) {
   const CudaDevice::Scope scope(*device_);
   check_not_captured(consumer);
-  give(ticket, consumer);
+  make_visible(ticket, consumer);
 }
 
-void Transfer::give(Ticket ticket, CudaStream consumer) {
+void Transfer::make_visible(Ticket ticket, CudaStream consumer) {
   const Running* const running = find(ticket);
-  if (running != nullptr) {  // else the host has seen the end of it, and gives work later
+  if (running != nullptr) {  // else the host has seen its end before it enqueued further work
     device_->check(device_->driver().cuStreamWaitEvent(consumer, running->ready.get(), 0),
                    "cuStreamWaitEvent");
   }
   if (asked_.event == nullptr || asked_.consumer != consumer) return;
   SharedEvent given = device_->take_event();
   record(given, consumer);
-  times_->add(StreamTimes::kStall, std::move(asked_.event), std::move(given));
+  times_->add(StreamTimes::Kind::kStall, std::move(asked_.event), std::move(given));
 }
 
 bool Transfer::done(Ticket ticket) {
@@ -195,7 +197,7 @@ bool Transfer::wait_until(Ticket ticket, Clock::time_point deadline) {
   if (done(ticket)) return true;
   if (std::exchange(waited_for_, ticket) != ticket) ++stats_.waits;
   while (Clock::now() < deadline) {
-    std::this_thread::sleep_for(kLook);
+    std::this_thread::sleep_for(kQueryInterval);
     if (done(ticket)) return true;
   }
   return false;
@@ -210,9 +212,10 @@ void Transfer::drop_done() {
   }
 }
 
-// nullptr: it is done.
+// Returns nullptr if the batch is done.
 const Transfer::Running* Transfer::find(Ticket ticket) const {
-  if (ticket < 0 || ticket >= next_) throw std::out_of_range("no such ticket");
+  if (ticket < 0 || ticket >= next_)
+    throw std::out_of_range("there is no ticket " + std::to_string(ticket));
   const Ticket first = next_ - static_cast<Ticket>(running_.size());
   return ticket < first ? nullptr : &running_[static_cast<std::size_t>(ticket - first)];
 }

@@ -1,4 +1,4 @@
-// Batches on their way to a GPU.
+// Copies batches to a GPU.
 #pragma once
 
 #include <chrono>
@@ -22,7 +22,7 @@ struct HostToDevice {
   std::size_t bytes;
 };
 
-// Images that are delivered by a kernel. `raw`: room for raw_bytes() (pixel_launch.h).
+// Images that are delivered by a kernel. `raw`: raw_bytes() of device memory (pixel_launch.h).
 struct PixelJob {
   ImageDelivery images;
   std::vector<std::int64_t> draws;  // of the samples (IndexSpan)
@@ -31,39 +31,39 @@ struct PixelJob {
   DevicePointer out = 0;
 };
 
-// What is to be copied of one batch.
+// The copies and kernels of one batch.
 struct Shipment {
   std::vector<HostToDevice> copies;
-  // Small arrays whose places lie side by side: they are copied at once.
+  // Small arrays whose targets are close together: they share one copy.
   std::vector<HostToDevice> packed;
   std::vector<PixelJob> pixels;
 };
 
 struct TransferStats {
-  std::int64_t bytes;    // that crossed the bus
-  std::int64_t copies;   // as the driver was asked for them
-  std::int64_t packed;   // arrays that travelled with others
+  std::int64_t bytes;    // copied to the GPU
+  std::int64_t copies;   // calls of the driver
+  std::int64_t packed;   // arrays that shared a copy
   std::int64_t kernels;  // launches
-  std::int64_t waits;    // of the host, for copies that were still running
+  std::int64_t waits;    // of the host, for copies that were running
 };
 
 // NOTE [Two waits]. The memory that is written belongs to the consumer's stream, which may still
-// use it for something else: the side stream waits for all that the consumer's was given before
-// submit(). What is read there must have arrived: the consumer's stream waits in hand_over(). The
-// host waits for neither. Whoever keeps memory on either side keeps it until done().
+// use it for other work: the side stream waits for all work that was enqueued on the consumer's
+// stream before submit(). The consumer must not read before the copy: its stream waits in
+// deliver(). The host waits for neither. The caller keeps sources and targets alive until done().
 //
-// NOTE [Ahead]. A host that runs far ahead of the GPU is stopped by whoever bounds the batches
-// whose copies are running, with wait_until(); else the pinned memory that they hold would grow.
+// NOTE [Ahead]. A host may run far ahead of the GPU. The caller bounds how many batches are in
+// copying, with wait_until(); else the pinned memory that they hold would grow.
 //
-// The copies of one iterator. One thread at a time. The destructor gives nothing back that is still
-// in use: it waits, unless the device is no longer usable.
+// The copies of one iterator. Not thread-safe: one thread at a time. The destructor waits for
+// running copies, unless the device is no longer usable.
 class Transfer {
  public:
   using Ticket = std::int64_t;
   using Clock = std::chrono::steady_clock;
   static constexpr Ticket kNone = -1;
 
-  // `staging`: pinned memory of `device`. `times`: of it too.
+  // `staging`: pinned memory of `device`. `times`: of the same device.
   Transfer(std::shared_ptr<CudaDevice> device, std::shared_ptr<SlotPool> staging,
            std::shared_ptr<StreamTimes> times);
   ~Transfer();
@@ -71,33 +71,34 @@ class Transfer {
   Transfer& operator=(const Transfer&) = delete;
 
   struct Answer {
-    Ticket oldest;     // all before it are done
-    bool is_captured;  // a graph is, from the consumer's stream: neither submit() nor hand_over()
+    Ticket oldest;     // the first ticket that is not done
+    bool is_captured;  // the consumer's stream captures a graph: do not submit() or deliver()
   };
 
-  // The consumer has nothing more to do until it is given a batch: until hand_over() to the same
-  // stream, this counts as a stall. Throws CudaError if the device is lost.
+  // States that the consumer's stream has no further work: the time until deliver() to the same
+  // stream counts as a stall. Throws CudaError if the device has failed.
   Answer ask(CudaStream consumer);
-  // Throws CudaError while a graph is captured from `consumer`, and if the device is lost.
+  // Throws CudaError while a graph is captured from `consumer`, and if the device has failed.
   void check(CudaStream consumer) const;
-  // Enqueues them on the side stream. `consumer`: to whose memory they go. `first`: a batch that is
-  // handed over to it before that; it may be handed over again. Throws CudaError, after which none
-  // of them is running any more; while a graph is captured from `consumer` none begins. Throws
-  // std::bad_alloc, and what launch_pixels() throws, likewise.
+  // Enqueues the copies and kernels on the side stream and returns their ticket. `consumer`: the
+  // stream that owns the targets. `first`: a batch that is delivered to it before that; it may be
+  // delivered again. Throws CudaError, also while a graph is captured from `consumer`,
+  // std::bad_alloc, and as launch_pixels(); none of the copies is running afterwards.
   Ticket submit(const Shipment& shipment, CudaStream consumer, Ticket first = kNone);
-  // What `consumer` is given from now on sees the batch. Throws CudaError, also while a graph is
-  // captured from `consumer`; then the batch can still be handed over afterwards.
-  void hand_over(Ticket ticket, CudaStream consumer);
-  // Whether the copies have been made, so that neither side is in use any more. Throws CudaError.
+  // Makes the batch visible to work that is enqueued on `consumer` from now on. Throws CudaError,
+  // also while a graph is captured from `consumer`; then the batch can be delivered afterwards.
+  void deliver(Ticket ticket, CudaStream consumer);
+  // Whether the copies have ended, so that sources and targets are no longer used. Throws
+  // CudaError.
   bool done(Ticket ticket);
-  // The same, after waiting until they have, but not beyond the deadline. Throws CudaError.
+  // As done(), after waiting for the copies, but not beyond the deadline. Throws CudaError.
   bool wait_until(Ticket ticket, Clock::time_point deadline);
   const TransferStats& stats() const { return stats_; }
 
  private:
   struct Running {
     SharedEvent ready;
-    Lease staged;  // what was packed, and windows
+    Lease staged;  // packed arrays and windows
   };
 
   // A copy from the staging memory.
@@ -114,7 +115,7 @@ class Transfer {
   bool is_captured(CudaStream consumer) const;
   void check_not_captured(CudaStream consumer) const;
   void record(const SharedEvent& event, CudaStream stream) const;
-  void give(Ticket ticket, CudaStream consumer);
+  void make_visible(Ticket ticket, CudaStream consumer);
   Lease stage(const Shipment& shipment, std::vector<Staged>& staged);
   void enqueue(const Shipment& shipment, const Lease& staging, const std::vector<Staged>& staged)
       FL_REQUIRES(device_->side_mutex());
@@ -126,9 +127,9 @@ class Transfer {
   const std::shared_ptr<CudaDevice> device_;
   const std::shared_ptr<SlotPool> staging_;
   const std::shared_ptr<StreamTimes> times_;
-  Asked asked_;  // without an event: nobody has
+  Asked asked_;  // of the last ask(); without an event: none, or it has been counted
   Ticket next_ = 0;
-  std::deque<Running> running_;  // in order; those in front that are done are dropped
+  std::deque<Running> running_;  // in order; drop_done() removes those in front
   Ticket waited_for_ = -1;
   TransferStats stats_{};
 };

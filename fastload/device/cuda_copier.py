@@ -178,7 +178,7 @@ class CudaCopies:
         """See `Copies`."""
         copier = self._copier
         if self.handed_to != copier.stream:
-            copier.transfer.hand_over(self.ticket, copier.stream)
+            copier.transfer.deliver(self.ticket, copier.stream)
         if copier.stream != self._home:
             current = copier.streams.current()
             for owner in self._owners:

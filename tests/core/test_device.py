@@ -26,7 +26,7 @@ def rig(gpu: FakeGpu) -> Rig:
 
 def test_arrays_arrive(rig: Rig) -> None:
     ticket = rig.submit()
-    rig.transfer.hand_over(ticket, 0)
+    rig.transfer.deliver(ticket, 0)
     rig.transfer.wait(ticket)
     assert rig.transfer.done(ticket)
     rig.check()
@@ -99,7 +99,7 @@ def test_threads_that_share_a_transfer(rig: Rig) -> None:
     def work() -> None:
         for _ in range(100):
             ticket = rig.submit()
-            rig.transfer.hand_over(ticket, 0)
+            rig.transfer.deliver(ticket, 0)
             rig.transfer.wait(ticket)
 
     threads = [threading.Thread(target=work) for _ in range(3)]
@@ -117,7 +117,7 @@ def test_in_a_forked_child(rig: Rig) -> None:
     if child == 0:
         status = 1
         try:
-            for use in (rig.submit, lambda: rig.transfer.hand_over(ticket, 0)):
+            for use in (rig.submit, lambda: rig.transfer.deliver(ticket, 0)):
                 with pytest.raises(StoppedError, match="spawn"):
                     use()
             with pytest.raises(StoppedError, match="spawn"):
@@ -170,7 +170,7 @@ rig = transfer_rig.Rig(sys.argv[1])
 ticket = rig.submit()
 rig.transfer.wait(ticket)
 ctypes.CDLL(sys.argv[1]).fake_cuda_stick(700)
-for use in rig.submit, rig.submit, lambda: rig.transfer.hand_over(ticket, 0):
+for use in rig.submit, rig.submit, lambda: rig.transfer.deliver(ticket, 0):
     try:
         use()
     except CudaError as error:

@@ -31,9 +31,9 @@ add_mutant(copies_wait_for_themselves
   [[record(running.ready, consumer);]] [[record(running.ready, side);]])
 add_mutant(ready_is_before_the_copies
   [[record(running.ready, side);]] "")
-add_mutant(hand_over_does_not_wait
+add_mutant(deliver_does_not_wait
   [[cuStreamWaitEvent(consumer, running->ready.get(), 0)]] [[cuEventQuery(nullptr) * 0]])
-add_mutant(another_stream_waits_at_hand_over
+add_mutant(another_stream_waits_at_deliver
   [[cuStreamWaitEvent(consumer, running->ready.get(), 0)]]
   [[cuStreamWaitEvent(device_->side_stream(), running->ready.get(), 0)]])
 add_mutant(copies_go_to_the_default_stream

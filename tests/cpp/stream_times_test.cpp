@@ -42,7 +42,7 @@ struct Rig {
     return transfer->submit({{{pointer(target), source.data(), source.bytes()}}, {}, {}},
                             consumer());
   }
-  void hand_over(Transfer::Ticket ticket) { transfer->hand_over(ticket, consumer()); }
+  void deliver(Transfer::Ticket ticket) { transfer->deliver(ticket, consumer()); }
   void finish() const { CHECK_EQUAL(fake_cuda_synchronize(stream), 0); }
   void check(std::int64_t copy_ns, std::int64_t stall_ns) const {
     const StreamFigures figures = times->read();
@@ -65,7 +65,7 @@ void check_spans() {
     rig.ask();
     rig.finish();
     fake_cuda_pass(50'000);  // until the batch is loaded
-    rig.hand_over(rig.submit());
+    rig.deliver(rig.submit());
     rig.finish();
     rig.check(kBytes, 50'000 + kBytes);
     CHECK_EQUAL(rig.times->read().bytes, kBytes);
@@ -82,7 +82,7 @@ void check_spans() {
     rig.check(kBytes, 0);
     fake_cuda_hold(rig.stream, 1);
     rig.ask();
-    rig.hand_over(ticket);
+    rig.deliver(ticket);
     fake_cuda_pass(70'000);
     fake_cuda_hold(rig.stream, 0);
     rig.finish();
@@ -97,7 +97,7 @@ void check_spans() {
     rig.ask();
     rig.finish();
     fake_cuda_pass(400);
-    rig.hand_over(rig.submit());
+    rig.deliver(rig.submit());
     rig.finish();
     rig.check(kBytes, 400 + kBytes);
   });
@@ -105,9 +105,9 @@ void check_spans() {
   check::promise("without a question there is no answer, nor on another stream", [] {
     Rig rig;
     void* const other = fake_cuda_make_stream(0);
-    rig.hand_over(rig.submit());
+    rig.deliver(rig.submit());
     rig.ask();
-    rig.transfer->hand_over(rig.submit(), static_cast<CudaStream>(other));
+    rig.transfer->deliver(rig.submit(), static_cast<CudaStream>(other));
     CHECK_EQUAL(fake_cuda_synchronize(other), 0);
     rig.finish();
     rig.check(2 * kBytes, 0);
@@ -120,11 +120,11 @@ void check_spans() {
     rig.ask();
     fake_cuda_capture(rig.stream, 1);
     rig.ask();
-    CHECK_THROWS(CudaError, rig.hand_over(ticket));
+    CHECK_THROWS(CudaError, rig.deliver(ticket));
     rig.check(rig.transfer->wait_until(ticket, never()) ? kBytes : 0, 0);
     CHECK_EQUAL(fake_cuda_capture_status(rig.stream), 1);
     fake_cuda_capture(rig.stream, 0);
-    rig.hand_over(ticket);
+    rig.deliver(ticket);
     rig.finish();
     rig.check(kBytes, 0);
   });
@@ -137,7 +137,7 @@ void check_reading() {
     fake_cuda_hold(rig.stream, 1);
     const auto first = rig.submit();
     rig.check(0, 0);
-    rig.hand_over(first);
+    rig.deliver(first);
     rig.check(0, 0);
     fake_cuda_hold(rig.stream, 0);
     CHECK(rig.transfer->wait_until(first, never()));
@@ -154,7 +154,7 @@ void check_reading() {
     const auto before = fake_cuda_count("events");
     for (int i = 0; i < 300; ++i) {
       rig.ask();
-      rig.hand_over(ticket);
+      rig.deliver(ticket);
     }
     CHECK(fake_cuda_count("events") < before + 140);
     fake_cuda_hold(rig.stream, 0);
@@ -162,7 +162,7 @@ void check_reading() {
     rig.check(kBytes, 0);
     for (int i = 0; i < 300; ++i) {
       rig.ask();
-      rig.hand_over(rig.submit());
+      rig.deliver(rig.submit());
       rig.finish();
     }
     CHECK(fake_cuda_count("events") < before + 140);
@@ -203,8 +203,8 @@ void check_failures() {
       CHECK(CHECK_THROWS(CudaError, rig.ask()).find(call) == 0);
       rig.ask();
       fake_cuda_fail(call, 1, 2, 1);
-      CHECK(CHECK_THROWS(CudaError, rig.hand_over(ticket)).find(call) == 0);
-      rig.hand_over(ticket);
+      CHECK(CHECK_THROWS(CudaError, rig.deliver(ticket)).find(call) == 0);
+      rig.deliver(ticket);
     }
     rig.finish();
     rig.check(kBytes, 0);
@@ -221,7 +221,7 @@ void check_failures() {
     retried([&] { rig.ask(); });
     Transfer::Ticket ticket = -1;
     retried([&] { ticket = rig.submit(); });
-    retried([&] { rig.hand_over(ticket); });
+    retried([&] { rig.deliver(ticket); });
     CHECK_EQUAL(failed, 3);
     rig.finish();
     rig.check(kBytes, kBytes);
@@ -231,7 +231,7 @@ void check_failures() {
     Rig rig;
     for (int i = 0; i < 2; ++i) {
       rig.ask();
-      rig.hand_over(rig.submit());
+      rig.deliver(rig.submit());
       rig.finish();
     }
     fake_cuda_fail("cuEventElapsedTime", 1, 400, 1);
@@ -243,7 +243,7 @@ void check_failures() {
   check::promise("a lost device, and a forked child", [] {
     Rig rig(fresh_device());
     rig.ask();
-    rig.hand_over(rig.submit());
+    rig.deliver(rig.submit());
     rig.finish();
     rig.check(kBytes, kBytes);
     CHECK_EQUAL(status_of_child([&] {
@@ -252,7 +252,7 @@ void check_failures() {
                 }),
                 0);
     rig.ask();
-    rig.hand_over(rig.submit());
+    rig.deliver(rig.submit());
     fake_cuda_stick(700);
     rig.check(kBytes, kBytes);
     CHECK_THROWS(CudaError, rig.ask());

@@ -272,7 +272,7 @@ class Loop {
     coming_.pop_front();
     StreamMemory& here = *homes_[home_];
     const auto consumer = static_cast<CudaStream>(here.stream);
-    if (!coming.is_handed_over) transfer_->hand_over(coming.ticket, consumer);
+    if (!coming.is_handed_over) transfer_->deliver(coming.ticket, consumer);
     Seen& seen = seen_.emplace_back(Seen{coming.number, coming.images, {}});
     for (const std::size_t i : {0, 1, 3}) {
       auto& array = seen.arrays.emplace_back(coming.bytes[i]);

@@ -85,7 +85,7 @@ void check_copies() {
     CHECK(rig.transfer->wait_until(rig.transfer->submit(nothing, rig.consumer()), never()));
     CHECK_EQUAL(stats.copies, 2);
     CHECK_THROWS(std::out_of_range, rig.transfer->done(2));
-    CHECK_THROWS(std::out_of_range, rig.transfer->hand_over(-1, rig.consumer()));
+    CHECK_THROWS(std::out_of_range, rig.transfer->deliver(-1, rig.consumer()));
   });
 
   check::promise("images are delivered by a kernel, as the CPU does it", [] {
@@ -98,7 +98,7 @@ void check_copies() {
     Rig rig;
     fake_cuda_hold_all(1);
     const auto ticket = rig.submit();
-    rig.transfer->hand_over(ticket, rig.consumer());
+    rig.transfer->deliver(ticket, rig.consumer());
     CHECK(!rig.transfer->done(ticket));
     CHECK(!rig.transfer->wait_until(ticket, kAtOnce));
     CHECK(rig.busy());
@@ -123,10 +123,10 @@ void check_copies() {
     rig.check_arrived();
   });
 
-  check::promise("what the consumer's stream is given after hand_over() sees the batch", [] {
+  check::promise("what the consumer's stream is given after deliver() sees the batch", [] {
     Rig rig;
     fake_cuda_hold(rig.device->side_stream(), 1);
-    rig.transfer->hand_over(rig.submit(), rig.consumer());
+    rig.transfer->deliver(rig.submit(), rig.consumer());
     std::vector<std::byte> seen(rig.target.size());
     fake_cuda_copy(rig.stream, seen.data(), rig.target.data(), seen.size());
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
@@ -182,12 +182,12 @@ void check_captures() {
     CHECK(rig.transfer->ask(rig.consumer()).is_captured);
     const std::string said = CHECK_THROWS(CudaError, rig.submit());
     CHECK(said.find("graph") != std::string::npos);
-    CHECK_THROWS(CudaError, rig.transfer->hand_over(ticket, rig.consumer()));
+    CHECK_THROWS(CudaError, rig.transfer->deliver(ticket, rig.consumer()));
     CHECK(rig.transfer->wait_until(ticket, never()));
     CHECK_EQUAL(fake_cuda_capture_status(rig.stream), 1);
     fake_cuda_capture(rig.stream, 0);
-    rig.transfer->hand_over(ticket, rig.consumer());
-    rig.transfer->hand_over(rig.submit(), rig.consumer());
+    rig.transfer->deliver(ticket, rig.consumer());
+    rig.transfer->deliver(rig.submit(), rig.consumer());
     CHECK_EQUAL(fake_cuda_synchronize(rig.stream), 0);
     rig.check_arrived();
   });
@@ -198,7 +198,7 @@ void check_captures() {
     fake_cuda_capture(other, 1);
     for (int i = 0; i < 20; ++i) {
       const auto ticket = rig.submit();
-      rig.transfer->hand_over(ticket, rig.consumer());
+      rig.transfer->deliver(ticket, rig.consumer());
       CHECK(rig.transfer->wait_until(ticket, never()));
     }
     rig.transfer.reset();
@@ -245,7 +245,7 @@ void check_failures() {
       CHECK(nth > 1);
     }
     CHECK(fake_cuda_count("events") <= events + 24);
-    rig.transfer->hand_over(rig.submit(), rig.consumer());
+    rig.transfer->deliver(rig.submit(), rig.consumer());
     CHECK_EQUAL(fake_cuda_synchronize(rig.stream), 0);
     rig.check_arrived();
   });
@@ -273,7 +273,7 @@ void check_failures() {
       const std::string said = CHECK_THROWS(CudaError, rig.transfer->done(ticket));
       CHECK(said.find("outside fastload") != std::string::npos);
       CHECK_THROWS(CudaError, rig.submit());
-      CHECK_THROWS(CudaError, rig.transfer->hand_over(ticket, rig.consumer()));
+      CHECK_THROWS(CudaError, rig.transfer->deliver(ticket, rig.consumer()));
       CHECK_THROWS(CudaError, rig.transfer->wait_until(ticket, never()));
       rig.transfer.reset();
       fake_cuda_forgive();
@@ -287,7 +287,7 @@ void check_failures() {
     const pid_t child = fork();
     if (child == 0) {
       CHECK_THROWS(StoppedError, rig.submit());
-      CHECK_THROWS(StoppedError, rig.transfer->hand_over(ticket, rig.consumer()));
+      CHECK_THROWS(StoppedError, rig.transfer->deliver(ticket, rig.consumer()));
       rig.transfer.reset();
       _exit(0);
     }
