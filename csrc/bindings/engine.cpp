@@ -125,7 +125,7 @@ class PyEngine {
     const auto& source = table_.cast<const PyTable&>().table;
     const auto columns = source->columns();
     if (fields.size() != columns.size()) throw py::value_error("one field per column is needed");
-    EngineOptions options{num_workers, depth, skips_ ? OnError::skip : OnError::raise};
+    EngineOptions options{num_workers, depth, skips_ ? OnError::kSkip : OnError::kRaise};
     if (stats) options.stats = stats_of(*stats);
     options.counts_waits = counts_waits;
     options.wants_draws = with_samples;
@@ -214,8 +214,8 @@ class PyEngine {
   std::unique_ptr<BatchTask> take(double timeout_s) {
     std::unique_ptr<BatchTask> task;
     Engine::Result result = engine_->try_next(task);
-    if (result == Engine::Result::pending) result = wait(timeout_s, task);
-    return result == Engine::Result::end ? nullptr : std::move(task);
+    if (result == Engine::Result::kPending) result = wait(timeout_s, task);
+    return result == Engine::Result::kEnd ? nullptr : std::move(task);
   }
 
   Engine::Result wait(double timeout_s, std::unique_ptr<BatchTask>& task) {
@@ -227,7 +227,7 @@ class PyEngine {
         const Unlocked unlocked;
         result = engine_->next(slice_end, task);
       }
-      if (result != Engine::Result::pending) return result;
+      if (result != Engine::Result::kPending) return result;
       if (PyErr_CheckSignals() != 0) throw py::error_already_set();
       const double waited = std::chrono::duration<double>(Clock::now() - start).count();
       if (timeout_s > 0 && waited >= timeout_s) {

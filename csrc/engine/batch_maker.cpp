@@ -33,7 +33,7 @@ BatchMaker::BatchMaker(std::shared_ptr<const Table> table, std::shared_ptr<SlotP
       stopping_(stopping),
       deliveries_(deliveries_of(*table_, options)),
       depth_(options.depth),
-      skips_damage_(options.on_error == OnError::skip),
+      skips_damage_(options.on_error == OnError::kSkip),
       any_ragged_(std::ranges::any_of(deliveries_, &Delivery::ragged)),
       wants_draws_(options.wants_draws || std::ranges::any_of(deliveries_, is_random)),
       readahead_(*table_) {}
@@ -52,16 +52,16 @@ void BatchMaker::prepare(Scratch& scratch, BatchTask& task) {
   table_->check_indices(task.indices);
   const auto named = static_cast<std::ptrdiff_t>(std::min(task.indices.size(), kNamedSamples));
   task.head.assign(task.indices.begin(), task.indices.begin() + named);
-  task.stage.store(Stage::checking);
+  task.stage.store(Stage::kChecking);
   scratch.check_.check_rows(task.indices, missing, draws);
   table_->mapped(task.indices, task.rows);
-  task.stage.store(Stage::lengths);
+  task.stage.store(Stage::kLengths);
   read_spans(scratch, task);
   if (scratch.check_.check_values(task.indices, task.spans, missing, draws)) {
     table_->mapped(task.indices, task.rows);
     read_spans(scratch, task);
   }
-  task.stage.store(Stage::layout);
+  task.stage.store(Stage::kLayout);
   layout_batch(deliveries_, static_cast<std::int64_t>(task.indices.size()), task.spans,
                task.layout);
   reserve_slots(task.layout);
@@ -78,7 +78,7 @@ void BatchMaker::prepare(Scratch& scratch, BatchTask& task) {
   task.pieces_left.store(task.pieces.size());
   if (task.indices.empty()) return;
   readahead_.prepare(scratch.monitor_, scratch.gatherer_, task.samples(), task.spans);
-  task.stage.store(Stage::gathering);
+  task.stage.store(Stage::kGathering);
 }
 
 // Reads the bounds of the ragged columns, on which the size of the batch depends.

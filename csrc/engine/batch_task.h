@@ -24,11 +24,11 @@ struct Piece {
 
 // The step in which a batch is.
 enum class Stage {
-  indices,    // takes its indices
-  checking,   // compares the bytes of its samples with checksums, if there are any
-  lengths,    // reads the bounds of its ragged samples
-  layout,     // reserves its memory
-  gathering,  // copies its samples
+  kIndices,    // takes its indices
+  kChecking,   // compares the bytes of its samples with checksums, if there are any
+  kLengths,    // reads the bounds of its ragged samples
+  kLayout,     // reserves its memory
+  kGathering,  // copies its samples
 };
 
 // A batch that a worker has started. Written by one thread at a time, in this order:
@@ -36,14 +36,14 @@ enum class Stage {
 // - next_piece, and done at the end, under the engine's mutex;
 // - the bytes of a piece and its `done`, by the thread that claimed it; error by the first piece
 //   that fails.
-// describe_progress() may read number, stage, head, and from Stage::gathering on indices and
+// describe_progress() may read number, stage, head, and from Stage::kGathering on indices and
 // pieces, at any time. Everything else belongs to the consumer once the engine has delivered the
 // task.
 struct BatchTask {
   // Makes this the task of batch k. Keeps the memory of the batch before.
   void restart(std::int64_t k) {
     number = k;
-    stage.store(Stage::indices);
+    stage.store(Stage::kIndices);
     rows.clear();
     draws.clear();
     head.clear();
@@ -64,7 +64,7 @@ struct BatchTask {
   std::vector<std::int64_t> indices;
   std::vector<std::int64_t> rows;   // of the indices, if there is an index map
   std::vector<std::int64_t> draws;  // of the same samples, if needed and different from indices
-  std::atomic<Stage> stage{Stage::indices};
+  std::atomic<Stage> stage{Stage::kIndices};
   std::vector<std::int64_t> head;     // the first of the indices; constant from `checking` on
   std::vector<std::int64_t> missing;  // removed from indices, since their bytes are damaged
   std::vector<SpanTable> spans;       // one per column, used by the ragged ones

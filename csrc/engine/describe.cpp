@@ -42,13 +42,13 @@ std::set<std::int32_t> sources_read(const Table& table, const BatchTask& task) {
   std::set<std::int32_t> sources;
   const Stage stage = task.stage.load();
   const auto columns = table.columns();
-  if (stage == Stage::checking || stage == Stage::lengths) {
+  if (stage == Stage::kChecking || stage == Stage::kLengths) {
     for (const Column& column : columns) {
       if (column.bounds) add_sources(table, column.bounds->column, task.head, sources);
-      if (stage == Stage::checking) add_sources(table, column, task.head, sources);
+      if (stage == Stage::kChecking) add_sources(table, column, task.head, sources);
     }
   }
-  if (stage != Stage::gathering) return sources;
+  if (stage != Stage::kGathering) return sources;
   const std::span<const std::int64_t> indices(task.indices);
   for (const Piece& piece : task.pieces) {
     if (std::atomic_ref(const_cast<bool&>(piece.done)).load()) continue;
@@ -67,15 +67,15 @@ std::string describe_progress(const Table& table, const BatchTask& task) {
     // The index map's memory was changed: the files are not known.
   }
   switch (task.stage.load()) {
-    case Stage::indices:
+    case Stage::kIndices:
       return "taking its indices";
-    case Stage::checking:
+    case Stage::kChecking:
       return "checking" + files;
-    case Stage::lengths:
+    case Stage::kLengths:
       return "reading lengths" + files;
-    case Stage::layout:
+    case Stage::kLayout:
       return "laying out";
-    case Stage::gathering:
+    case Stage::kGathering:
       break;
   }
   const std::size_t total = task.pieces.size();

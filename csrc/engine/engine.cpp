@@ -92,7 +92,7 @@ Engine::Result Engine::try_next(std::unique_ptr<BatchTask>& out) {
   }
   MutexLock lock(mutex_);
   const Result result = take(out);
-  if (result == Result::batch) end_wait(true);
+  if (result == Result::kBatch) end_wait(true);
   return result;
 }
 
@@ -114,7 +114,7 @@ Engine::Result Engine::next(Clock::time_point deadline, std::unique_ptr<BatchTas
   const Clock::time_point start = Clock::now();
   MutexLock lock(mutex_);
   while (has_consumer_) {
-    if (Clock::now() >= deadline) return Result::pending;
+    if (Clock::now() >= deadline) return Result::kPending;
     consumer_left_.wait_until(mutex_, deadline);
   }
   has_consumer_ = true;
@@ -128,7 +128,7 @@ Engine::Result Engine::next(Clock::time_point deadline, std::unique_ptr<BatchTas
   try {
     const Result result = work_until_due(deadline, out);
     leave();
-    if (result != Result::pending) end_wait(result == Result::batch);
+    if (result != Result::kPending) end_wait(result == Result::kBatch);
     return result;
   } catch (...) {
     leave();
@@ -142,7 +142,7 @@ Engine::Result Engine::next(Clock::time_point deadline, std::unique_ptr<BatchTas
 Engine::Result Engine::work_until_due(Clock::time_point deadline, std::unique_ptr<BatchTask>& out) {
   for (;;) {
     const Result result = take(out);
-    if (result != Result::pending || Clock::now() >= deadline) return result;
+    if (result != Result::kPending || Clock::now() >= deadline) return result;
     Claim claimed;
     // Cold data may take long to read, and the consumer must be able to leave: workers read them.
     if (running_workers_ == 0 || !(maker_.is_cold() || maker_.table().files().may_stall())) {
@@ -164,9 +164,9 @@ Engine::Result Engine::work_until_due(Clock::time_point deadline, std::unique_pt
 Engine::Result Engine::take(std::unique_ptr<BatchTask>& out) {
   check_not_stopped();
   if (tasks_.empty()) {
-    return order_->state(delivered_) == IndexSource::State::kEnd ? Result::end : Result::pending;
+    return order_->state(delivered_) == IndexSource::State::kEnd ? Result::kEnd : Result::kPending;
   }
-  if (!tasks_.front()->done) return Result::pending;
+  if (!tasks_.front()->done) return Result::kPending;
   std::unique_ptr<BatchTask> task = std::move(tasks_.front());
   tasks_.pop_front();
   ++delivered_;
@@ -179,7 +179,7 @@ Engine::Result Engine::take(std::unique_ptr<BatchTask>& out) {
   stats_->count_batch(task->indices.size(), task->layout.total_bytes(), task->missing.size(),
                       maker_.is_cold());
   out = std::move(task);
-  return Result::batch;
+  return Result::kBatch;
 }
 
 void Engine::recycle(std::unique_ptr<BatchTask> task) {

@@ -43,7 +43,7 @@ namespace fastload {
 // variables have the parent's waiters.
 class Engine {
  public:
-  enum class Result { batch, pending, end };
+  enum class Result { kBatch, kPending, kEnd };
 
   // Starts the workers. Throws as deliveries_of(), and std::system_error if no thread can start.
   Engine(std::shared_ptr<const Table> table, std::shared_ptr<SlotPool> pool,
@@ -55,7 +55,7 @@ class Engine {
   // Takes the next batch if it is ready; never waits. Throws the batch's error, after which the
   // following call continues with the next batch; StoppedError after stop() and in a forked child.
   Result try_next(std::unique_ptr<BatchTask>& out);
-  // Whether try_next() would return `batch` or `end`, or throw.
+  // Whether try_next() would return kBatch or kEnd, or throw.
   bool is_ready() const;
   // Takes the next batch: works like a worker, or waits, until it is ready or `deadline` has
   // passed. Throws as try_next().

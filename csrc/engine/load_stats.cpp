@@ -7,9 +7,9 @@
 namespace fastload {
 namespace {
 
-constexpr auto kRelaxed = std::memory_order_relaxed;  // statistics order nothing
+constexpr auto kRelaxed = std::memory_order_relaxed;  // counters publish no other data
 
-// Up to 8 ns a bucket each; above, eight in each octave.
+// One bucket per nanosecond below 8 ns; above, eight per octave.
 std::size_t bucket_of(std::uint64_t wait_ns) {
   if (wait_ns < 8) return static_cast<std::size_t>(wait_ns);
   const auto shift = static_cast<std::size_t>(std::bit_width(wait_ns)) - 4;

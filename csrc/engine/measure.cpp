@@ -7,6 +7,7 @@
 #include <deque>
 #include <numeric>
 #include <stdexcept>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -19,10 +20,13 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// Bytes between two readings of the clock, so that reading it does not count.
+constexpr std::int64_t kClockBytes = 1 << 18;
+
 // One column of the samples that are copied.
 struct Part {
   const Column* column;
-  std::vector<const std::byte*> addresses;  // of rows of equal size that are copied as they are
+  std::vector<const std::byte*> addresses;  // of rows of one size that are copied unchanged
   SpanTable spans;                          // of ragged ones
 
   bool plain() const {
@@ -59,7 +63,7 @@ class Buffer {
   std::byte* data_;
 };
 
-// What one thread needs to copy some of the batches of a part.
+// Copies batches of one part, for one thread.
 class Copier {
  public:
   Copier(const Samples& samples, const Part& part)
@@ -67,7 +71,7 @@ class Copier {
         part_(part),
         gatherer_(samples.table, SIZE_MAX),
         runs_(samples.batch_count()),
-        buffer_(largest(samples, part)) {}
+        buffer_(max_bytes(samples, part)) {}
 
   // REQUIRES: before copy(k). Throws std::invalid_argument for rows that are read by pread.
   void prepare(std::size_t k) {
@@ -100,16 +104,18 @@ class Copier {
   }
 
   static void check_mapped(const std::byte* row) {
-    if (row == nullptr) throw std::invalid_argument("rows read by pread have no memory-bus limit");
+    if (row == nullptr)
+      throw std::invalid_argument(
+          "rows must be mapped to be measured, got a file that is read by pread");
   }
 
  private:
-  static std::size_t largest(const Samples& samples, const Part& part) {
-    std::size_t most = 0;
+  static std::size_t max_bytes(const Samples& samples, const Part& part) {
+    std::size_t max = 0;
     for (std::size_t k = 0; k < samples.batch_count(); ++k) {
-      most = std::max(most, part.bytes(k * samples.batch, samples.batch));
+      max = std::max(max, part.bytes(k * samples.batch, samples.batch));
     }
-    return most;
+    return max;
   }
 
   const Samples& samples_;
@@ -119,8 +125,8 @@ class Copier {
   Buffer buffer_;
 };
 
-// Copies every `step`-th batch from `first` on, over and over, until `seconds` after all threads
-// have come through `ready`, each with warm buffers. Returns bytes per second.
+// Copies every `step`-th batch from `first` on, over and over, for `seconds`. Starts when all
+// threads have reached `ready` with warm buffers. Returns bytes per second.
 double copy_for(double seconds, std::barrier<>& ready, std::deque<Copier>& copiers,
                 std::size_t batch_count, std::size_t first, std::size_t step) {
   std::size_t k = first % batch_count;
@@ -139,7 +145,7 @@ double copy_for(double seconds, std::barrier<>& ready, std::deque<Copier>& copie
     const std::int64_t written = copy_next();
     bytes += written;
     unchecked += written + 1;
-    if (unchecked < (1 << 18)) continue;  // looking at the clock is not free
+    if (unchecked < kClockBytes) continue;
     unchecked = 0;
     const double elapsed = std::chrono::duration<double>(Clock::now() - start).count();
     if (elapsed >= seconds) return static_cast<double>(bytes) / elapsed;
@@ -159,14 +165,23 @@ Part part_of(Gatherer& gatherer, const Column& column, IndexSpan indices) {
   return part;
 }
 
+void check_arguments(const Table& table, std::span<const std::int64_t> indices, std::int64_t batch,
+                     int threads) {
+  const auto require = [](bool holds, const std::string& rule, std::int64_t given) {
+    if (!holds) throw std::invalid_argument(rule + ", got " + std::to_string(given));
+  };
+  require(batch >= 1, "batch must be at least 1", batch);
+  require(threads >= 1, "threads must be at least 1", threads);
+  const auto count = static_cast<std::int64_t>(indices.size());
+  require(count >= batch, "indices must hold one batch of " + std::to_string(batch), count);
+  if (table.columns().empty()) throw std::invalid_argument("the dataset has no fields to measure");
+}
+
 }  // namespace
 
 double measure_gather(const Table& table, std::span<const std::int64_t> indices, std::int64_t batch,
                       int threads, double seconds) {
-  if (batch < 1 || threads < 1 || static_cast<std::int64_t>(indices.size()) < batch ||
-      table.columns().empty()) {
-    throw std::invalid_argument("measuring needs a column, a thread and one whole batch");
-  }
+  check_arguments(table, indices, batch, threads);
   table.check_process();
   table.check_indices(indices);
   Gatherer gatherer(table, SIZE_MAX);  // holds the mappings

@@ -1,4 +1,4 @@
-// The limit that the engine is measured against.
+// Measures the memory speed that an engine is compared with.
 #pragma once
 
 #include <cstdint>
@@ -8,11 +8,12 @@
 
 namespace fastload {
 
-// Bytes per second that `threads` threads write when they do nothing else: addresses and lengths
-// are known, the destination is private and used again, no order, no hand-over. Numbers are
-// converted, ragged samples are laid side by side. Batches of `batch` samples are taken from
-// `indices` in turn for about `seconds`. The rows must be mapped and stay so: not guarded. Throws
-// std::invalid_argument for rows that are read by pread, and for fewer indices than one batch.
+// Returns the bytes per second that `threads` threads write if they only copy: addresses and
+// lengths are computed before, each thread reuses one private destination, and nothing is scheduled
+// or delivered. Numbers are converted, ragged samples are packed. The threads copy the batches of
+// `batch` samples of `indices`, over and over, for about `seconds`. Throws std::invalid_argument
+// for rows that are read by pread, and for fewer indices than one batch. REQUIRES: files are not
+// cut meanwhile, since copies are not guarded against SIGBUS.
 double measure_gather(const Table& table, std::span<const std::int64_t> indices, std::int64_t batch,
                       int threads, double seconds);
 

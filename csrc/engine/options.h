@@ -14,14 +14,14 @@ namespace fastload {
 
 // How a batch is handled that has samples whose bytes differ from their checksums.
 enum class OnError {
-  raise,  // its error is thrown at its turn
-  skip,   // it is delivered without these samples
+  kRaise,  // its error is thrown at its turn
+  kSkip,   // it is delivered without these samples
 };
 
 struct EngineOptions {
   int worker_count = 0;    // 0: the thread that calls next() does the work
   std::int64_t depth = 2;  // batches being filled or ready; delivered ones do not count
-  OnError on_error = OnError::raise;
+  OnError on_error = OnError::kRaise;
   std::vector<std::optional<PadTo>> paddings = {};        // per column, for ragged ones; or empty
   std::vector<std::optional<ImageDelivery>> images = {};  // per column, for the others; or empty
   std::shared_ptr<LoadStats> stats = nullptr;             // null: the engine makes its own

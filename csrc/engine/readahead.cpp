@@ -5,8 +5,10 @@
 namespace fastload {
 namespace {
 
-// The count of major faults is read (0.3 us) after so many bytes.
+// Bytes between two readings of the number of major faults, which cost 0.3 us each.
 constexpr std::int64_t kCheckBytes = 1 << 20;
+// Batches that probes must find in the page cache, one after another, to turn reading ahead off.
+// Balances probes of warm data against page faults when cold data follow a warm stretch.
 constexpr int kWarmBatches = 8;
 
 long major_faults() {
@@ -20,22 +22,22 @@ long major_faults() {
 Readahead::Monitor Readahead::monitor() { return {false, 0, major_faults()}; }
 
 void Readahead::prepare_bounds(const Monitor& monitor, Gatherer& gatherer, IndexSpan indices) {
-  if (monitor.looked && !cold()) return;
+  if (monitor.has_probed && !cold()) return;
   for (const Column& column : table_.columns()) {
     if (column.bounds == nullptr) continue;
-    if (ask_if_missing(gatherer, column.bounds->column, indices, {})) set_cold();
+    if (request_if_missing(gatherer, column.bounds->column, indices, {})) set_cold();
   }
 }
 
 void Readahead::prepare(Monitor& monitor, Gatherer& gatherer, IndexSpan indices,
                         std::span<const SpanTable> spans) {
   const bool was_cold = cold();
-  if (monitor.looked && !was_cold) return;
-  monitor.looked = true;
+  if (monitor.has_probed && !was_cold) return;
+  monitor.has_probed = true;
   bool missing = false;
   const auto columns = table_.columns();
   for (std::size_t c = 0; c < columns.size(); ++c) {
-    missing |= ask_if_missing(gatherer, columns[c], indices, spans[c].spans());
+    missing |= request_if_missing(gatherer, columns[c], indices, spans[c].spans());
   }
   if (missing) {
     set_cold();
@@ -59,8 +61,8 @@ void Readahead::observe(Monitor& monitor, std::int64_t bytes) {
   monitor.major_faults = now;
 }
 
-bool Readahead::ask_if_missing(Gatherer& gatherer, const Column& column, IndexSpan indices,
-                               const Spans& spans) {
+bool Readahead::request_if_missing(Gatherer& gatherer, const Column& column, IndexSpan indices,
+                                   const Spans& spans) {
   const ColumnSamples samples{column, indices, spans};
   if (gatherer.resolver().is_resident(samples)) return false;
   gatherer.resolver().will_need(samples);

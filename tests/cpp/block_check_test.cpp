@@ -169,7 +169,7 @@ int main() {
       for (const std::int64_t batch : {1, 7, 400}) {
         EpochSpec spec = shuffled(400, batch);
         const EpochPlan plan(spec);
-        Engine engine(data.table, new_pool(), plan_order(spec), {workers, 3, OnError::skip});
+        Engine engine(data.table, new_pool(), plan_order(spec), {workers, 3, OnError::kSkip});
         Indices indices;
         for (std::int64_t k = 0; k < plan.batch_count(); ++k) {
           plan.indices(k, indices);

@@ -40,7 +40,7 @@ int main() {
     std::unique_ptr<BatchTask> task;
     std::string seen;
     while (engine.next(Clock::now() + std::chrono::microseconds(1), task) ==
-           Engine::Result::pending) {
+           Engine::Result::kPending) {
       seen += engine.describe_due() + "\n";
     }
     CHECK(task != nullptr);

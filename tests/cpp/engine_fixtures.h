@@ -52,10 +52,10 @@ inline std::shared_ptr<IndexSource> plan_order(const EpochSpec& spec) {
 inline std::unique_ptr<BatchTask> next_batch(Engine& engine) {
   std::unique_ptr<BatchTask> task;
   Engine::Result result = engine.try_next(task);
-  while (result == Engine::Result::pending) {
+  while (result == Engine::Result::kPending) {
     result = engine.next(Clock::now() + milliseconds(50), task);
   }
-  CHECK((result == Engine::Result::batch) == (task != nullptr));
+  CHECK((result == Engine::Result::kBatch) == (task != nullptr));
   return task;
 }
 

@@ -96,8 +96,8 @@ int main() {
       const auto order = std::make_shared<PushedOrder>();
       Engine engine(data.table, new_pool(), order, {workers, 4});
       std::unique_ptr<BatchTask> task;
-      CHECK(engine.try_next(task) == Engine::Result::pending);
-      CHECK(engine.next(Clock::now() + milliseconds(5), task) == Engine::Result::pending);
+      CHECK(engine.try_next(task) == Engine::Result::kPending);
+      CHECK(engine.next(Clock::now() + milliseconds(5), task) == Engine::Result::kPending);
       std::thread pusher([&] {
         for (std::int64_t k = 0; k < 200; ++k) {
           order->push(Indices(static_cast<std::size_t>(k % 5), k % 50));
@@ -133,7 +133,7 @@ int main() {
           const auto result = engine.next(Clock::now() + std::chrono::seconds(60), task);
           const auto heard = Clock::now();
           pusher.join();
-          CHECK(result == (end ? Engine::Result::end : Engine::Result::batch));
+          CHECK(result == (end ? Engine::Result::kEnd : Engine::Result::kBatch));
           return heard - changed;
         });
       }
@@ -282,7 +282,7 @@ int main() {
     check_soon([&] {
       const auto start = Clock::now();
       std::unique_ptr<BatchTask> task;
-      CHECK(engine.next(start + milliseconds(20), task) == Engine::Result::pending);
+      CHECK(engine.next(start + milliseconds(20), task) == Engine::Result::kPending);
       return Clock::now() - start;
     });
     order->finish();

@@ -55,7 +55,7 @@ int main() {
     std::unique_ptr<BatchTask> task;
     for (int slice = 0; slice < 3; ++slice) {
       const auto end = Clock::now() + milliseconds(10);
-      CHECK(engine.next(end, task) == Engine::Result::pending);
+      CHECK(engine.next(end, task) == Engine::Result::kPending);
     }
     CHECK(stats->read().consumer_wait_ns >= 30'000'000);
     CHECK_EQUAL(stats->read().wait_p50_ns, 0);  // nothing has come yet
@@ -67,7 +67,7 @@ int main() {
     for (int k = 0; k < 2; ++k) {
       order->push({4});
       while (stats->read().ready < 1) std::this_thread::sleep_for(milliseconds(1));
-      CHECK(engine.try_next(task) == Engine::Result::batch);
+      CHECK(engine.try_next(task) == Engine::Result::kBatch);
     }
     order->finish();
     CHECK(next_batch(engine) == nullptr);

@@ -46,7 +46,7 @@ int main() {
       std::unique_ptr<BatchTask> task;
       check_soon([&] {
         const auto start = Clock::now();
-        CHECK(engine.next(start + milliseconds(20), task) == Engine::Result::pending);
+        CHECK(engine.next(start + milliseconds(20), task) == Engine::Result::kPending);
         return Clock::now() - start;
       });
       stalls = false;
@@ -63,7 +63,7 @@ int main() {
       auto engine = std::make_unique<Engine>(data.table, pool, plan_order(shuffled(50, 4)),
                                              EngineOptions{workers, 2});
       std::unique_ptr<BatchTask> task;
-      CHECK(engine->next(Clock::now() + milliseconds(5), task) == Engine::Result::pending);
+      CHECK(engine->next(Clock::now() + milliseconds(5), task) == Engine::Result::kPending);
       wait_for_reader();
       check_soon([&] {
         const auto start = Clock::now();
