@@ -15,6 +15,8 @@ using Clock = std::chrono::steady_clock;
 // Idle workers are woken when a 1/kWakeShare of the depth has to be filled: a wake-up costs as much
 // as a small batch, so a worker that wakes should find several; seven eighths are still ready then.
 constexpr std::int64_t kWakeShare = 8;
+// A consumer that waits for a batch this soon after it waited for another does little else.
+constexpr auto kShortAbsence = std::chrono::microseconds(100);
 // Tasks that are kept for later batches, with their memory for indices and layout. The default
 // depth is at most this many batches.
 constexpr std::size_t kMaxSpares = 64;
@@ -28,6 +30,7 @@ Engine::Engine(std::shared_ptr<const Table> table, std::shared_ptr<SlotPool> poo
       depth_(options.depth),
       worker_count_(static_cast<std::size_t>(options.worker_count)),
       counts_waits_(options.counts_waits),
+      fills_cores_(worker_count_ > 1 && worker_count_ >= std::thread::hardware_concurrency()),
       on_demand_(options.worker_count == 0),
       stats_(options.stats ? options.stats : std::make_shared<LoadStats>()),
       consumer_(maker_) {
@@ -118,10 +121,14 @@ Engine::Result Engine::next(Clock::time_point deadline, std::unique_ptr<BatchTas
     consumer_left_.wait_until(mutex_, deadline);
   }
   has_consumer_ = true;
+  const bool one_rested = one_rests();
+  consumer_helps_ = start - consumer_left_at_ < kShortAbsence;
+  if (one_rested && !one_rests()) work_changed_.notify_all();
   const auto leave = [&]() FL_REQUIRES(mutex_) {
     has_consumer_ = false;
     consumer_left_.notify_one();
-    const std::int64_t wait_ns = (Clock::now() - start).count();
+    consumer_left_at_ = Clock::now();
+    const std::int64_t wait_ns = (consumer_left_at_ - start).count();
     due_wait_ns_ += wait_ns;
     if (counts_waits_) stats_->add_wait(wait_ns);
   };
@@ -144,10 +151,7 @@ Engine::Result Engine::work_until_due(Clock::time_point deadline, std::unique_pt
     const Result result = take(out);
     if (result != Result::kPending || Clock::now() >= deadline) return result;
     Claim claimed;
-    // Cold data may take long to read, and the consumer must be able to leave: workers read them.
-    if (running_workers_ == 0 || !(maker_.is_cold() || maker_.table().files().may_stall())) {
-      claimed = claim();
-    }
+    if (running_workers_ == 0 || may_consumer_help()) claimed = claim();
     if (claimed.task == nullptr) {
       if (on_demand_) work_changed_.notify_all();  // its thread waits for a consumer
       consumer_waits_ = true;
@@ -172,9 +176,7 @@ Engine::Result Engine::take(std::unique_ptr<BatchTask>& out) {
   ++delivered_;
   stats_->add_ready(-1);
   const std::int64_t room = delivered_ + depth_ - next_batch_;
-  if (idle_workers_ > 0 && room >= std::max<std::int64_t>(1, depth_ / kWakeShare)) {
-    work_changed_.notify_all();
-  }
+  if (room >= std::max<std::int64_t>(1, depth_ / kWakeShare)) wake_workers();
   if (task->error) std::rethrow_exception(task->error);
   stats_->count_batch(task->indices.size(), task->layout.total_bytes(), task->missing.size(),
                       maker_.is_cold());

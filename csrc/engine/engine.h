@@ -35,6 +35,12 @@ namespace fastload {
 // worker_count 0 one thread does, and only while a consumer waits. A stop waits for workers for a
 // limited time; an engine whose workers are still reading must outlive them.
 //
+// NOTE [Resting worker]. A consumer that comes right back for the next batch gathers, too. If the
+// workers alone occupy every core, they and the consumer are one thread too many: they preempt each
+// other, and the batch that is due waits for a thread that does not run. So one worker rests while
+// the consumer helps: on two cores a batch of 256 rows of 64 bytes took 8.3 us instead of 10.4, one
+// of 3,072 bytes 54 instead of 60.
+//
 // How a batch is made is the BatchMaker's part; this class decides who works, starts and joins the
 // threads, and guards the tasks. No mutex is held while a batch is made.
 //
@@ -90,6 +96,10 @@ class Engine {
   void start_workers(int count) FL_EXCLUDES(join_mutex_);
   void run_worker(Scratch& scratch) FL_EXCLUDES(mutex_);
   bool may_work() const FL_REQUIRES(mutex_);
+  bool may_consumer_help() const;
+  bool one_rests() const FL_REQUIRES(mutex_);
+  bool is_surplus() const FL_REQUIRES(mutex_);
+  void wake_workers() FL_REQUIRES(mutex_);
   Claim claim() FL_REQUIRES(mutex_);
   void work_on(Scratch& scratch, const Claim& claimed) FL_EXCLUDES(mutex_);
   void start_batch(Scratch& scratch, BatchTask& task) FL_EXCLUDES(mutex_);
@@ -113,7 +123,8 @@ class Engine {
   const std::int64_t depth_;
   const std::size_t worker_count_;  // as requested
   const bool counts_waits_;
-  const bool on_demand_;  // no workers requested: batches are made only while a consumer waits
+  const bool fills_cores_;  // no core is left for a consumer that helps
+  const bool on_demand_;    // no workers requested: batches are made only while a consumer waits
   const std::shared_ptr<LoadStats> stats_;
 
   mutable Mutex mutex_;
@@ -131,6 +142,8 @@ class Engine {
   int running_workers_ FL_GUARDED_BY(mutex_) = 0;
   bool has_consumer_ FL_GUARDED_BY(mutex_) = false;  // a thread is in work_until_due()
   bool consumer_waits_ FL_GUARDED_BY(mutex_) = false;
+  bool consumer_helps_ FL_GUARDED_BY(mutex_) = false;  // it came right back for its last batch
+  std::chrono::steady_clock::time_point consumer_left_at_ FL_GUARDED_BY(mutex_) = {};
   std::int64_t due_wait_ns_ FL_GUARDED_BY(mutex_) = 0;  // so far, for the next batch
 
   Scratch consumer_;  // of the thread that set has_consumer_

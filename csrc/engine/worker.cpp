@@ -35,13 +35,14 @@ void Engine::start_workers(int count) {
 void Engine::run_worker(Scratch& scratch) {
   mutex_.lock();
   while (!stopping_.load()) {
-    const Claim claimed = may_work() ? claim() : Claim{};
+    const bool rests = is_surplus();
+    const Claim claimed = may_work() && !rests ? claim() : Claim{};
     if (claimed.task == nullptr) {
       const Clock::time_point start = Clock::now();
       ++idle_workers_;
       work_changed_.wait(mutex_);
       --idle_workers_;
-      stats_->add_worker_wait((Clock::now() - start).count());
+      if (!rests) stats_->add_worker_wait((Clock::now() - start).count());
       continue;
     }
     mutex_.unlock();
@@ -54,6 +55,25 @@ void Engine::run_worker(Scratch& scratch) {
 // With worker_count 0 nothing is made before a consumer waits for it.
 bool Engine::may_work() const {
   return !on_demand_ || (has_consumer_ && (tasks_.empty() || !tasks_.front()->done));
+}
+
+// Cold data may take long to read, and the consumer must be able to leave: workers read them.
+bool Engine::may_consumer_help() const {
+  return !(maker_.is_cold() || maker_.table().files().may_stall());
+}
+
+// See NOTE [Resting worker].
+bool Engine::one_rests() const { return fills_cores_ && consumer_helps_ && may_consumer_help(); }
+
+// Whether the worker that calls this, which is not idle, is the one that rests.
+bool Engine::is_surplus() const {
+  const int busy = running_workers_ - idle_workers_;
+  return one_rests() && std::cmp_greater_equal(busy, worker_count_);
+}
+
+// Wakes the idle workers, unless only the one is idle that rests.
+void Engine::wake_workers() {
+  if (idle_workers_ > (one_rests() ? 1 : 0)) work_changed_.notify_all();
 }
 
 Engine::Claim Engine::claim() {
@@ -114,7 +134,7 @@ void Engine::publish(BatchTask& task) {
       std::find_if(unclaimed_.begin(), unclaimed_.end(),
                    [&](const BatchTask* other) { return other->number > task.number; });
   unclaimed_.insert(later, &task);
-  if (idle_workers_ > 0) work_changed_.notify_all();
+  wake_workers();
   if (consumer_waits_) batch_done_.notify_one();  // it may help
 }
 

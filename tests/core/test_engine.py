@@ -340,3 +340,17 @@ def test_many_engines_live_at_once_on_one_pool() -> None:
         for engine, plan in zip(engines, plans):
             np.testing.assert_array_equal(engine.next()[0], plan.indices(k))
     assert [engine.next() for engine in engines] == [None] * 12
+
+
+def test_workers_fill_the_depth_after_a_consumer_that_helped_has_left() -> None:
+    """While a consumer comes right back, one of as many workers as cores rests."""
+    table, fields, _ = counting(1000, 10)
+    batches, taken, depth = 6000, 3000, 32
+    order = _core.ArrayOrder(np.arange(10 * batches) % 1000, 10, False)
+    engine = engine_over(table, fields, order, os.cpu_count() or 1, depth)
+    for k in range(taken):
+        assert engine.next()[0][0] == 10 * k % 1000
+    wait_for(lambda: engine.stats()["ready"] == depth)
+    for k in range(taken, batches):
+        assert engine.next()[0][0] == 10 * k % 1000
+    assert engine.next() is None
