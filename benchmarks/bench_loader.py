@@ -7,6 +7,7 @@ private slots (gather_limit.cpp). `--base FOLDER` compares with another version 
 
 from __future__ import annotations
 
+import json
 import statistics
 import sys
 from collections.abc import Callable
@@ -58,7 +59,7 @@ def measure(
             threads = system.core_count()
             limit = stack.enter_context(GatherLimit(program, (x, y), rows, BATCH, threads))
             contenders = {
-                f"limit/{kernel}": partial(limit.rate, kernel, seconds / 3)
+                f"limit/{kernel}": partial(limit.measure, kernel, seconds / 3)
                 for kernel in limit.KERNELS
             }
             if base:
@@ -79,7 +80,7 @@ def loaders(x: Path, y: Path, seconds: float) -> dict[str, Callable[[], Any]]:
     """This package, and DataLoader with several counts of workers."""
     contenders: dict[str, Callable[[], Any]] = {
         "fastload": partial(drive, partial(make_loader, x, y, BATCH), BATCH, seconds),
-        "main_us/fastload": lambda: main_thread_us(make_loader(x, y, BATCH)),
+        "main_us": lambda: main_thread_us(make_loader(x, y, BATCH)),
     }
     plain, batched = MemmapDataset(x, y), BatchedDataset(x, y)
     for n in WORKERS:
@@ -99,33 +100,27 @@ def versions(
     for name, folder in (("base", base), ("fastload", here)):
         command = [sys.executable, HERE / "loader_side.py", x, y, BATCH]
         side = stack.enter_context(Side(command, {"PYTHONPATH": folder}))
-        last: list[float] = []
-
-        def take(side: Side = side, last: list[float] = last) -> float:
-            last[:] = map(float, side.ask(str(seconds)).split())
-            return last[0]
-
-        contenders[name] = take
-        contenders[f"main_us/{name}"] = lambda last=last: last[1]
+        contenders[name] = lambda side=side: json.loads(side.ask(str(seconds)))
     return contenders
 
 
 def conclude(done: dict[str, list[Any]], rows: int, sample_bytes: int) -> dict[str, Any]:
     """Medians of every contender, and ratios to the best of each kind."""
     result: dict[str, Any] = {"row_bytes": sample_bytes - 8, "rows": rows}
-    main_us = {name: done.pop(name) for name in list(done) if name.startswith("main_us")}
+    main_us = done.pop("main_us", None)
     rates = {name: [samples_per_s(each) for each in speeds] for name, speeds in done.items()}
     for name, speeds in done.items():
         if isinstance(speeds[0], Speed):
             result[name] = summary(speeds, sample_bytes)
-        else:
-            rate = statistics.median(speeds)
+        elif isinstance(speeds[0], dict):
             result[name] = {
-                "samples_per_s": digits(rate),
-                "bytes_per_s": digits(rate * sample_bytes),
+                key: digits(statistics.median(each[key] for each in speeds)) for key in speeds[0]
             }
-    for name, spent in main_us.items():
-        result[name.partition("/")[2]]["main_us"] = digits(statistics.median(spent))
+        else:
+            result[name] = {"samples_per_s": digits(statistics.median(speeds))}
+        result[name]["bytes_per_s"] = digits(result[name]["samples_per_s"] * sample_bytes)
+    if main_us is not None:
+        result["fastload"]["main_us"] = digits(statistics.median(main_us))
     ratios = {}
     for kind in ("limit", "dataloader", "batched", "ffcv", "base"):
         of_kind = [name for name in rates if name.split("/")[0] == kind]
@@ -152,12 +147,17 @@ def line_of(size: dict[str, Any]) -> str:
                 f"{name} {size['ratios'][ratio]['ratio']} of the limit, {us:.1f} us a batch, "
                 f"{size[name]['main_us']} us on the main thread"
             )
+            if "cpu_us" in size[name]:
+                parts[-1] += f", {size[name]['cpu_us']} us of CPU"
     limit = size["ratios"]["limit"]["against"]
-    parts.append(f"{limit} {1e6 * BATCH / size[limit]['samples_per_s']:.1f} us a batch")
+    us = 1e6 * BATCH / size[limit]["samples_per_s"]
+    parts.append(f"{limit} {us:.1f} us a batch, {size[limit]['cpu_us']} us of CPU")
     return "; ".join(parts)
 
 
-def samples_per_s(measured: Speed | float) -> float:
+def samples_per_s(measured: Any) -> float:
+    if isinstance(measured, dict):
+        return measured["samples_per_s"]
     return measured.samples_per_s if isinstance(measured, Speed) else measured
 
 

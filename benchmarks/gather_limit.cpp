@@ -7,8 +7,9 @@
 // Each FILE has ROWS rows of ROW_BYTES bytes from OFFSET on. Each thread visits its own part of one
 // random permutation of the rows, in batches of BATCH rows, and writes each batch into the next of
 // its private slots. The program prints "ready", then answers each input line "KERNEL SECONDS" by
-// the samples per second of all threads. KERNEL is "memcpy", "prefetch" (memcpy, with rows
-// requested ahead) or "stream" (the same with streaming stores, for rows of whole cache lines).
+// two numbers: samples per second of all threads, and microseconds of CPU per batch. KERNEL is
+// "memcpy", "prefetch" (memcpy, with rows requested ahead) or "stream" (the same with streaming
+// stores, for rows of whole cache lines).
 //
 // Build: c++ -std=c++20 -O3 -march=native -pthread gather_limit.cpp -o gather_limit
 #include <fcntl.h>
@@ -23,6 +24,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <iostream>
 #include <numeric>
 #include <random>
@@ -164,6 +166,10 @@ class Gatherer {
     }
   }
 
+  std::size_t batch() const { return batch_; }
+  // Batches gathered since the start.
+  std::size_t done() const { return next_; }
+
  private:
   std::size_t batch_bytes() const {
     std::size_t bytes = 0;
@@ -193,10 +199,18 @@ class Gatherer {
   std::size_t next_ = 0;
 };
 
-double measure(std::vector<Gatherer>& gatherers, const std::string& kernel, double seconds) {
+struct Result {
+  double samples_per_s = 0;
+  double cpu_us_per_batch = 0;
+};
+
+Result measure(std::vector<Gatherer>& gatherers, const std::string& kernel, double seconds) {
   std::barrier<> ready(static_cast<std::ptrdiff_t>(gatherers.size()));
   std::vector<double> rates(gatherers.size());
   std::vector<std::thread> threads;
+  std::size_t batches = 0;
+  for (const Gatherer& gatherer : gatherers) batches -= gatherer.done();
+  const std::clock_t start = std::clock();
   for (std::size_t t = 0; t < gatherers.size(); ++t) {
     threads.emplace_back([&, t] {
       ready.arrive_and_wait();
@@ -207,7 +221,10 @@ double measure(std::vector<Gatherer>& gatherers, const std::string& kernel, doub
     });
   }
   for (std::thread& thread : threads) thread.join();
-  return std::accumulate(rates.begin(), rates.end(), 0.0);
+  const double cpu_us = 1e6 * static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
+  for (const Gatherer& gatherer : gatherers) batches += gatherer.done();
+  const double rate = std::accumulate(rates.begin(), rates.end(), 0.0);
+  return {rate * static_cast<double>(gatherers[0].batch()), cpu_us / static_cast<double>(batches)};
 }
 
 }  // namespace
@@ -244,6 +261,7 @@ int main(int argc, char** argv) {
       std::cerr << "no kernel '" << kernel << "'\n";
       return 2;
     }
-    std::cout << static_cast<double>(batch) * measure(gatherers, kernel, seconds) << std::endl;
+    const Result result = measure(gatherers, kernel, seconds);
+    std::cout << result.samples_per_s << " " << result.cpu_us_per_batch << std::endl;
   }
 }

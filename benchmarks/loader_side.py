@@ -3,12 +3,13 @@
     PYTHONPATH=FOLDER python loader_side.py X.npy Y.npy BATCH
 
 Prints a line when ready, then reads a number of seconds per line from standard input and answers
-with two numbers: samples per second, and microseconds per batch on the main thread.
+with JSON: samples per second, microseconds of CPU per batch, and those of `main_thread_us`.
 """
 
 from __future__ import annotations
 
 import itertools
+import json
 import statistics
 import sys
 import time
@@ -49,10 +50,10 @@ def main_thread_us(loader: FastLoader) -> float:
     return statistics.median(spent)
 
 
-def rate(loader: FastLoader, batch: int, seconds: float) -> float:
-    """Samples per second of a consumer that drops each batch."""
+def measure(loader: FastLoader, batch: int, seconds: float) -> dict[str, float]:
+    """Samples per second of a consumer that drops each batch, and CPU time per batch."""
     batches = itertools.chain.from_iterable(itertools.repeat(loader))
-    chunk, count, start = 1, 0, 0.0
+    chunk, count, start, cpu = 1, 0, 0.0, 0.0
     for _ in itertools.islice(batches, 2):
         pass
     begun = time.perf_counter()
@@ -64,11 +65,12 @@ def rate(loader: FastLoader, batch: int, seconds: float) -> float:
             if now - begun < seconds * 0.2:  # workers start, first buffers are made
                 chunk = max(chunk, int(chunk * CHUNK_SECONDS / (now - begun)))
                 continue
-            start = now
+            start, cpu = now, time.process_time()
             continue
         count += chunk
         if now - start >= seconds:
-            return count * batch / (now - start)
+            cpu_us = 1e6 * (time.process_time() - cpu) / count
+            return {"samples_per_s": count * batch / (now - start), "cpu_us": cpu_us}
 
 
 def main() -> None:
@@ -77,8 +79,8 @@ def main() -> None:
     next(iter(loader))
     print("ready", flush=True)
     for line in sys.stdin:
-        speed = rate(loader, int(batch), float(line))
-        print(speed, main_thread_us(loader), flush=True)
+        measured = measure(loader, int(batch), float(line))
+        print(json.dumps(measured | {"main_us": main_thread_us(loader)}), flush=True)
 
 
 if __name__ == "__main__":

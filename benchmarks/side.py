@@ -82,6 +82,7 @@ class GatherLimit(Side):
             columns += [file, offset, (data - offset) // rows]
         super().__init__([program, batch, threads, rows, *columns])
 
-    def rate(self, kernel: str, seconds: float) -> float:
-        """Samples per second by one of the kernels."""
-        return float(self.ask(f"{kernel} {seconds}"))
+    def measure(self, kernel: str, seconds: float) -> dict[str, float]:
+        """Samples per second by one of the kernels, and microseconds of CPU per batch."""
+        rate, cpu_us = map(float, self.ask(f"{kernel} {seconds}").split())
+        return {"samples_per_s": rate, "cpu_us": cpu_us}
