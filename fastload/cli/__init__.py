@@ -16,7 +16,7 @@ from fastload.cli.text import INTERRUPTED, complain, explained, write_all_text
 
 Run = Callable[[argparse.Namespace], int]
 
-# For each command the module with its arguments, imported when it is called, and its help.
+# Module and help of each command; the module is imported when the command is called.
 _COMMANDS = {
     "pack": ("fastload.cli.pack", "convert a dataset into shards, once"),
     "info": ("fastload.cli.info", "show what a dataset holds"),
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: Without the program's name; None takes those of the process.
 
     Raises:
-        SystemExit: help was asked for, or the usage is wrong.
+        SystemExit: help was requested, or the usage is wrong.
 
     Example:
         >>> main(["info", "data/train"])  # doctest: +SKIP
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser(command: str) -> tuple[argparse.ArgumentParser, Run]:
-    """The parser with the arguments of one command; the others would import what they need."""
+    """Returns a parser with the arguments of one command; others would import their modules."""
     parser = argparse.ArgumentParser(
         prog="fastload", description="A data loading engine for PyTorch."
     )
@@ -92,18 +92,18 @@ def _parser(command: str) -> tuple[argparse.ArgumentParser, Run]:
 
 
 class _CommandParser(argparse.ArgumentParser):
-    """A parser that takes options anywhere: `head DATASET --split val 1`, too."""
+    """Parser that accepts options anywhere, as in `head DATASET --split val 1`."""
 
     _is_mixing = False
     _takes_rest = False
 
     def add_argument(self, *names: Any, **options: Any) -> argparse.Action:
-        """As argparse; a command line for another program ends the mixing of options."""
+        """Extends argparse: options of another program's command line are not parsed."""
         self._takes_rest |= options.get("nargs") == argparse.REMAINDER
         return super().add_argument(*names, **options)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse, which else allows no option between optional positional arguments."""
+        """Extends argparse, which accepts no option between optional positional arguments."""
         if self._is_mixing or self._takes_rest:
             return super().parse_known_args(args, namespace)
         self._is_mixing = True  # before Python 3.12 the mixed parser calls this one

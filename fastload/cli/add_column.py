@@ -14,7 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shared.add_source(parser)
     shared.add_selection(parser)
     shared.add_writing(parser)
-    parser.add_argument("--name", help="of the new field (default: that of the file)")
+    parser.add_argument("--name", help="name of the new field (default: that of the file)")
 
 
 def run(arguments: argparse.Namespace) -> int:

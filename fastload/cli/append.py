@@ -14,7 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("dataset", metavar="DATASET", help="the packed folder that grows")
     shared.add_selection(parser)
     shared.add_writing(parser)
-    parser.add_argument("--split", metavar="NAME", help="the split that the new samples are in")
+    parser.add_argument("--split", metavar="NAME", help="split of the new samples")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -15,7 +15,7 @@ _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
 def add_source(parser: argparse.ArgumentParser) -> None:
-    """An input, and how it is read."""
+    """Adds the input and its options."""
     parser.add_argument(
         "source",
         metavar="SRC",
@@ -26,7 +26,7 @@ def add_source(parser: argparse.ArgumentParser) -> None:
 
 
 def add_reading(parser: argparse.ArgumentParser) -> None:
-    """How an input is read. `--from KIND --help` shows the options of that kind alone."""
+    """Adds the options for reading an input; `--from KIND --help` shows those of that kind."""
     from fastload.packing.inputs.kind import DTYPES
     from fastload.packing.kinds.registry import KINDS, OPTIONS
 
@@ -45,7 +45,7 @@ def add_reading(parser: argparse.ArgumentParser) -> None:
         action=_KindAction,
         declared=declared,
         metavar="KIND",
-        help=f"what SRC is (default: found out): {', '.join(kind.name for kind in KINDS)}; "
+        help=f"kind of SRC (default: detected): {', '.join(kind.name for kind in KINDS)}; "
         "--from KIND --help tells more",
     )
     parser.add_argument(
@@ -57,12 +57,12 @@ def add_reading(parser: argparse.ArgumentParser) -> None:
         "--ignore",
         action="append",
         metavar="GLOB",
-        help="leave out what has such a path or name, or lies in such a folder; repeatable",
+        help="exclude paths, names and folders that match; repeatable",
     )
 
 
 class _KindAction(argparse.Action):
-    """Notes the kind, and shows its options alone in the help."""
+    """Stores the kind, and limits the help to its options."""
 
     def __init__(self, *args: Any, declared: dict[str, argparse.Action], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -80,7 +80,7 @@ class _KindAction(argparse.Action):
                 needs = f"; needs pip install {' '.join(kind.needs)}" if kind.needs else ""
                 self.help = f"{value}: {kind.reads}{needs}"
                 own = {option.name: option for option in kind.options}
-                own[DTYPES.name] = DTYPES  # cast to them where the kind does not read by them
+                own[DTYPES.name] = DTYPES  # cast afterwards if the kind does not read with dtypes
                 for name, action in self._declared.items():
                     action.help = own[name].help if name in own else argparse.SUPPRESS
 
@@ -96,13 +96,15 @@ def _add_option(
 
 
 def add_raw(parser: argparse.ArgumentParser) -> None:
-    """How a raw file is read in place."""
-    parser.add_argument("--dtype", help="of a raw file, such as uint16")
-    parser.add_argument("--shape", type=shape, metavar="N,...", help="of a sample in a raw file")
+    """Adds dtype and shape of raw files."""
+    parser.add_argument("--dtype", help="dtype of a raw file, such as uint16")
+    parser.add_argument(
+        "--shape", type=shape, metavar="N,...", help="shape of a sample in a raw file"
+    )
 
 
 def add_selection(parser: argparse.ArgumentParser) -> None:
-    """What is taken of an input."""
+    """Adds the options that select fields and samples of an input."""
     from fastload.packing.missing import POLICIES
 
     add = parser.add_argument
@@ -124,20 +126,32 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
 
 
 def add_writing(parser: argparse.ArgumentParser) -> None:
-    """How shards are written, and by whom."""
+    """Adds the options for writing shards."""
     from fastload.packing.jobs.engines import ENGINES
 
     add = parser.add_argument
     add("--shard-size", type=_size, metavar="SIZE", help="such as 64MiB (default: 256MiB)")
     add("--workers", type=int, metavar="N", help="processes (default: one per CPU core)")
-    add("--engine", choices=ENGINES, help="who writes the shards: this host (default) or a cluster")
-    add("--scheduler", metavar="ADDRESS", help="of Dask, such as tcp://head:8786, or its file")
-    add("--address", metavar="ADDRESS", help="of a Ray cluster, such as head:6379 (default: auto)")
-    add("--resume", action="store_true", help="continue what was broken off")
+    add(
+        "--engine",
+        choices=ENGINES,
+        help="where shards are written: on this host (default) or a cluster",
+    )
+    add(
+        "--scheduler",
+        metavar="ADDRESS",
+        help="address of the Dask scheduler, such as tcp://head:8786, or its file",
+    )
+    add(
+        "--address",
+        metavar="ADDRESS",
+        help="address of a Ray cluster, such as head:6379 (default: auto)",
+    )
+    add("--resume", action="store_true", help="continue an interrupted run")
 
 
 def add_splits(parser: argparse.ArgumentParser) -> None:
-    """Fractions of the rows."""
+    """Adds the splits of the rows."""
     parser.add_argument(
         "--split",
         type=_pairs,
@@ -147,27 +161,27 @@ def add_splits(parser: argparse.ArgumentParser) -> None:
 
 
 def given(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The arguments that were given, by name."""
+    """Returns the arguments on the command line, by name."""
     options = {key: value for key, value in vars(arguments).items() if value is not None}
     del options["command"], options["words"]
     return options
 
 
 def engine(options: dict[str, Any]) -> dict[str, Any]:
-    """Takes out of the arguments that were given those that say who writes the shards."""
+    """Removes the options of the engine from the arguments, and returns them."""
     names = ("engine", "scheduler", "address")
     return {name: options.pop(name) for name in names if name in options}
 
 
 def shape(text: str) -> tuple[int, ...]:
-    """The shape of a sample: 3,32,32."""
+    """Parses the shape of a sample, such as 3,32,32."""
     if not re.fullmatch(r"[\d,\s]*", text):
         raise argparse.ArgumentTypeError(f"a shape such as 3,32,32 is needed, not {text!r}")
     return tuple(int(part) for part in text.split(",") if part.strip())
 
 
 def output(text: str) -> Path:
-    """A file that is written at the end: where it cannot be is said at the beginning."""
+    """Parses the path of an output file; fails early if its folder does not exist."""
     path = Path(text)
     if not path.parent.is_dir():
         raise argparse.ArgumentTypeError(f"there is no folder {str(path.parent)!r}")
@@ -175,7 +189,7 @@ def output(text: str) -> Path:
 
 
 def image_size(text: str) -> tuple[int, int]:
-    """Reads a size of images: 224x224, height first, or 224 for both sides."""
+    """Parses a size of images: 224x224, height first, or 224 for both sides."""
     found = re.fullmatch(r"(\d+)(?:x(\d+))?", text.lower())
     if found is None or "0" in found.groups():
         raise argparse.ArgumentTypeError(f"a size such as 224x224 is needed, not {text!r}")
@@ -211,4 +225,4 @@ _VALUES: dict[str, tuple[Callable[[str], Any], str]] = {
     "names": (_names, "A,B"),
     "pairs": (_pairs, "X=Y,..."),
 }
-"""For each value of an `Option` what reads it, and what stands for it in the help."""
+"""Parser and metavar for each value type of an `Option`."""

@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--image-size",
         type=image_size,
         metavar="HxW",
-        help="to which both sides scale encoded images, after decoding (default: 224x224)",
+        help="size of decoded images, on both sides (default: 224x224)",
     )
     parser.add_argument(
         "--seq-len",
@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measures, prints the table, writes the files asked for; returns the exit code."""
+    """Measures, prints the table, writes the requested files; returns the exit code."""
     from rich.console import Console
 
     from fastload.tools import charts
@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
 
     draws = charts.is_available()
     if args.plot and draws:
-        charts.check(args.plot)  # a wrong name is refused before the measurement, not after
+        charts.check(args.plot)  # refuse a wrong name before the measurement
 
     def opened() -> Dataset:
         if args.seq_len:

@@ -13,11 +13,11 @@ from fastload.formats import strict_json
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
     add = parser.add_argument
-    add("--steps", type=int, default=40, metavar="N", help="of each phase (default: 40)")
+    add("--steps", type=int, default=40, metavar="N", help="steps per phase (default: 40)")
     add("--json", action="store_true", help="print all figures as JSON")
     add("--html", type=output, metavar="FILE", help="write a page with the timeline of a script")
     add("path", metavar="SCRIPT|PATH", help="a training script (.py), or data")
-    add("arguments", nargs=argparse.REMAINDER, metavar="...", help="of the script")
+    add("arguments", nargs=argparse.REMAINDER, metavar="...", help="arguments of the script")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
     from fastload.tools.doctor.script import examine
 
     report = examine(arguments.path, arguments.arguments, Probe(arguments.steps))
-    if report is None:  # another rank has it
+    if report is None:  # rank 0 has it
         return 0
     _put(report, arguments, show.show)
     if arguments.html:

@@ -18,8 +18,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
     add = parser.add_argument
     add("path", metavar="DATASET", help="anything that FastLoader reads")
-    add("samples", metavar="N", nargs="?", type=int, default=5, help="how many (default: 5)")
-    add("--split", metavar="NAME", help="of one split of a packed dataset")
+    add(
+        "samples",
+        metavar="N",
+        nargs="?",
+        type=int,
+        default=5,
+        help="number of samples (default: 5)",
+    )
+    add("--split", metavar="NAME", help="one split of a packed dataset")
     add_raw(parser)
 
 
@@ -71,7 +78,7 @@ def _value(field: Any, column: Any) -> str:
 
 
 def _text(value: Any) -> str:
-    """A number, or nested lists of numbers; floats with six significant digits."""
+    """Returns a number, or nested lists of numbers, as text; floats with six digits."""
     if isinstance(value, list):
         return f"[{', '.join(map(_text, value))}]"
     if not isinstance(value, float):

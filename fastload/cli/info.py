@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from fastload.formats.columns import Column
     from fastload.formats.extents import Extents
 
-_LONGEST_LIST = 30  # of classes and of skipped files
-_MOST_SIZES = 1 << 20  # of images that are looked at
+_MAX_LISTED = 30  # of classes and of skipped files
+_MAX_SIZES = 1 << 20  # images whose sizes are read
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,12 +47,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def describe(path: str, *, dtype: Any = None, shape: Any = None) -> dict[str, Any]:
-    """What `fastload info --json` prints: a dataset in JSON's types.
+    """Describes a dataset in JSON types, as `fastload info --json` prints it.
 
     Args:
-        path: Anything that is read in place.
-        dtype: Of a raw file.
-        shape: Of a sample in a raw file.
+        path: A dataset that is read in place.
+        dtype: Dtype of a raw file.
+        shape: Shape of a sample in a raw file.
     """
     from fastload.formats import is_packed, open_extents, packed
     from fastload.formats.fields import schema
@@ -102,16 +102,16 @@ def describe(path: str, *, dtype: Any = None, shape: Any = None) -> dict[str, An
 
 
 def _sample_bytes(extents: Extents, column: Column) -> int:
-    """Bytes of a field in a sample; of a ragged field the mean, rounded."""
+    """Returns the bytes of a field in a sample; the rounded mean for ragged fields."""
     if column.bounds is None or not extents.rows:
         return column.field.row_bytes if column.bounds is None else 0
     return round(column.field.row_bytes * int(column.bounds.totals.sum()) / extents.rows)
 
 
 def _sizes(extents: Extents, name: str) -> dict[str, Any] | None:
-    """Least, median and largest height and width of a field's images, if they are stored.
+    """Returns minimum, median and maximum height and width of images, if they are stored.
 
-    Of very many images, some are looked at.
+    If there are many images, a sample of them is read.
     """
     import numpy as np
 
@@ -120,7 +120,7 @@ def _sizes(extents: Extents, name: str) -> dict[str, Any] | None:
     held = size_extents(extents, name)
     if held is None or extents.rows == 0:
         return None
-    rows = np.linspace(0, held.rows - 1, min(held.rows, _MOST_SIZES)).astype(np.int64)
+    rows = np.linspace(0, held.rows - 1, min(held.rows, _MAX_SIZES)).astype(np.int64)
     sizes = np.empty((len(rows), 2), np.uint32)
     held.build().gather(rows, [sizes])
     known = sizes[sizes.all(1)]
@@ -133,7 +133,7 @@ def _sizes(extents: Extents, name: str) -> dict[str, Any] | None:
 
 
 def _older(folder: str, generation: int) -> dict[str, int]:
-    """The rows of the earlier generations whose manifests are there, by file name."""
+    """Returns the rows of earlier generations whose manifests exist, by file name."""
     from fastload.formats.packed import old_manifest
 
     rows = {}
@@ -170,14 +170,14 @@ def _show(facts: dict[str, Any]) -> None:
         console.print(printable(line))
     for field_name, classes in facts.get("classes", {}).items():
         table = Table("class", field_name, "rows")
-        for number, (name, rows) in enumerate(list(classes.items())[:_LONGEST_LIST]):
+        for number, (name, rows) in enumerate(list(classes.items())[:_MAX_LISTED]):
             table.add_row(Text(printable(name)), str(number), f"{rows:,}")
         if left := facts["rows"] - sum(classes.values()):
             table.add_row("no class", "-1", f"{left:,}")
         console.print(table)
         _show_rest(console, len(classes), "class", "classes")
     skipped = list(facts.get("skipped", {}).items())
-    for path, reason in skipped[:_LONGEST_LIST]:
+    for path, reason in skipped[:_MAX_LISTED]:
         console.print(printable(f"skipped {path}: {reason}"))
     _show_rest(console, len(skipped), "skipped file", "skipped files")
     for reason, of in facts.get("not read", {}).items():
@@ -204,7 +204,7 @@ def _about_sizes(facts: dict[str, Any]) -> Iterator[str]:
 
 
 def _life(facts: dict[str, Any]) -> Iterator[str]:
-    """What has become of a dataset since it was packed, and its parts."""
+    """Yields lines about missing values, splits, column groups and generations."""
     missing = facts.get("missing", {"dropped_rows": 0, "dropped": {}, "filled": {}})
     if missing["dropped"]:
         yield f"left out {count(missing['dropped_rows'], 'row')} with missing values:"
@@ -225,5 +225,5 @@ def _life(facts: dict[str, Any]) -> Iterator[str]:
 
 
 def _show_rest(console: Any, length: int, one: str, many: str) -> None:
-    if length > _LONGEST_LIST:
-        console.print(f"and {count(length - _LONGEST_LIST, one, many)} more, with --json")
+    if length > _MAX_LISTED:
+        console.print(f"and {count(length - _MAX_LISTED, one, many)} more, with --json")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 
-from fastload.cli.writing import tell
+from fastload.cli.writing import print_report
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,4 +22,4 @@ def run(arguments: argparse.Namespace) -> int:
 
     start = time.monotonic()
     report = merge(arguments.out, arguments.inputs, overwrite=arguments.overwrite)
-    return tell("merged {rows} into {shards}", report, f"{time.monotonic() - start:.1f} s")
+    return print_report("merged {rows} into {shards}", report, f"{time.monotonic() - start:.1f} s")

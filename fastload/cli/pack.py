@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from fastload.cli import arguments as shared
 from fastload.cli.text import count, printable, readable
-from fastload.cli.writing import console, tell_of_input, write
+from fastload.cli.writing import console, print_input, write
 
 if TYPE_CHECKING:
     from fastload.packing import PackReport
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shared.add_writing(parser)
     add = parser.add_argument
     add("--overwrite", action="store_true", help="replace the packed dataset in OUT")
-    add("--dry-run", action="store_true", help="write nothing; tell what would be written")
+    add("--dry-run", action="store_true", help="write nothing; print what would be written")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -33,14 +33,14 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.dry_run:
         options = shared.given(arguments)
-        shared.engine(options)  # nobody is needed
+        shared.engine(options)  # no executor is needed
         return _show(pack(**options))
     return write("packed {rows} into {shards}", arguments, arguments.out, pack)
 
 
 def _show(report: PackReport) -> int:
     screen = console()
-    tell_of_input(report)
+    print_input(report)
     for notice in report.notices:
         screen.print(printable(notice))
     for field in report.fields:

@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Prints the table and writes the files that are requested; returns the exit code.
 
-    Without matplotlib tables are printed and written, and how to install it is said.
+    Without matplotlib, only tables are printed and written, with advice for installing it.
     """
     from fastload.tools import charts
     from fastload.tools import report as runs
@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     names = [run.name for run in found]
     for run, log in zip(found, arguments.logs, strict=True):
         if names.count(run.name) > 1 and "=" not in log:
-            run.name = log  # of files that are named alike in different folders
+            run.name = log  # files of the same name in different folders
     if len({run.name for run in found}) < len(found):
         raise ValueError("two runs have one name: give others as NAME=LOG")
     if arguments.json:

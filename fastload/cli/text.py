@@ -1,4 +1,4 @@
-"""How the commands put things for people."""
+"""Formats messages, counts and sizes for the terminal."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ _FAILING = ("strict", "surrogateescape")  # the latter in the C locale
 
 
 def write_all_text() -> None:
-    """Lets stdout and stderr write out what their encoding lacks, as in an ASCII locale."""
+    """Makes stdout and stderr escape characters that their encoding lacks (ASCII locales)."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors in _FAILING:
             stream.reconfigure(errors="backslashreplace")
 
 
 def complain(message: str, code: int) -> int:
-    """Says on stderr, in one line, why a command did not do all; gives the exit code."""
+    """Prints a one-line message to stderr; returns `code`."""
     sys.stderr.write(f"fastload: {printable(message)}\n")
     return code
 
 
 def explained(error: BaseException) -> str:
-    """What an error says, with the path it is about."""
+    """Returns the message of an error, with its path."""
     if isinstance(error, OSError):
         path = f"{os.fsdecode(error.filename)}: " if error.filename is not None else ""
         return f"error: {path}{error.strerror or error}"
@@ -36,18 +36,18 @@ def explained(error: BaseException) -> str:
 
 
 def printable(text: str) -> str:
-    """The text in one line, with what cannot be printed written out."""
+    """Returns the text in one line, with unprintable characters escaped."""
     escaped = (c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
     return "".join(escaped)
 
 
 def count(number: int, one: str, many: str = "") -> str:
-    """A number of things in words."""
+    """Returns a count with its noun, such as `2 rows`."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
 def readable(size_bytes: int) -> str:
-    """A size in the unit that fits."""
+    """Returns a size in bytes, KiB, MiB, GiB or TiB."""
     size, unit = float(size_bytes), "bytes"
     for larger in ("KiB", "MiB", "GiB", "TiB"):
         if size < 1024:

@@ -1,4 +1,4 @@
-"""What `fastload info` shows of files of token ids."""
+"""`fastload info` for files of token ids."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy as np
 
 from fastload.cli.text import count, printable, readable
 
-_MOST_IDS = 1 << 20  # that are looked at
+_MAX_IDS = 1 << 20  # ids that are read
 
 
 def are_tokens(path: str) -> bool:
-    """Whether a path without a shape is one of token files: `.bin`, or Megatron's names."""
+    """True if a path without a shape names token files: `.bin`, or names of Megatron."""
     from fastload.formats import is_packed
     from fastload.formats.files import absolute, suffix
     from fastload.formats.walk import data_files
@@ -29,7 +29,7 @@ def are_tokens(path: str) -> bool:
 
 
 def describe(path: str, dtype: str | None) -> dict[str, Any]:
-    """The files of token ids at a path, in JSON's types.
+    """Describes the token files at a path, in JSON types.
 
     Args:
         path: As for `TokenDataset`.
@@ -47,7 +47,7 @@ def describe(path: str, dtype: str | None) -> dict[str, Any]:
     documents = [file.documents for file in files]
     first = max(files, key=lambda file: file.count)
     item = np.dtype(first.dtype)
-    looked = min(first.count, _MOST_IDS)
+    looked = min(first.count, _MAX_IDS)
     ids = np.frombuffer(first.source.read(first.offset, looked * item.itemsize), item)
     return {
         "path": absolute(path),
@@ -66,7 +66,7 @@ def describe(path: str, dtype: str | None) -> dict[str, Any]:
 
 
 def show(facts: dict[str, Any]) -> None:
-    """Prints what `describe` found."""
+    """Prints the result of `describe`."""
     from rich.console import Console
 
     console = Console(soft_wrap=True, markup=False, highlight=False)
@@ -77,12 +77,12 @@ def show(facts: dict[str, Any]) -> None:
     )
     if facts["assumed"]:
         console.print(
-            f"{facts['dtype']} is assumed: a raw file does not tell its dtype (--dtype names "
+            f"{facts['dtype']} is assumed, because a raw file has no dtype (--dtype names "
             "another; with --dtype and --shape the numbers are shown as samples)"
         )
     if facts["documents"] is not None:
         console.print(count(facts["documents"], "document"))
     if facts["ids"] is not None:
         looked = facts["ids"]["looked at"]
-        some = "" if looked == facts["tokens"] else f" in the first {looked:,} that were looked at"
+        some = "" if looked == facts["tokens"] else f" in the first {looked:,}"
         console.print(f"ids from {facts['ids']['min']} to {facts['ids']['max']}{some}")

@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     levels.add_argument("--full", action="store_true", help="also every byte of the data")
     add_raw(parser)
-    add("--threads", type=int, metavar="N", help="how many read (default: one per CPU core)")
+    add("--threads", type=int, metavar="N", help="number of threads (default: one per CPU core)")
     add("--json", action="store_true", help="print the report as JSON")
 
 
@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 class _Display:
-    """Shows on stderr how far it is: in one line on a terminal, else now and then in a new one."""
+    """Prints progress to stderr: in one line on a terminal, else a new line now and then."""
 
     def __init__(self) -> None:
         self._start = self._shown = time.monotonic()
@@ -82,7 +82,7 @@ class _Display:
         sys.stderr.flush()
 
     def close(self) -> None:
-        """Leaves a clean line."""
+        """Clears the progress line."""
         if self._terminal:
             sys.stderr.write("\r\x1b[K")
 

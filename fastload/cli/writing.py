@@ -1,4 +1,4 @@
-"""Runs what writes a dataset: progress, the summary, and how to go on after a break."""
+"""Runs a command that writes a dataset, with progress, summary and advice for resuming."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SKIPPED = 3
 
 
 def console() -> Console:
-    """Where people are told: stderr, nothing interpreted."""
+    """Returns a console on stderr without markup and highlighting."""
     from rich.console import Console
 
     return Console(stderr=True, soft_wrap=True, markup=False, highlight=False)
@@ -31,13 +31,13 @@ def console() -> Console:
 def write(
     done: str, arguments: argparse.Namespace, out: str, function: Callable[..., PackReport]
 ) -> int:
-    """Calls a function that packs, and tells of it; returns the exit code.
+    """Calls a function that packs, and prints its report; returns the exit code.
 
     Args:
-        done: What to say of it, with `{rows}` and `{shards}`.
-        arguments: Of the command.
-        out: The folder that is written.
-        function: Called with the arguments and a display for its progress.
+        done: Summary with `{rows}` and `{shards}`.
+        arguments: Arguments of the command.
+        out: The output folder.
+        function: Called with the arguments and a progress display.
     """
     from fastload.packing.jobs.engines import connected
     from fastload.packing.progress import ProgressDisplay
@@ -49,25 +49,25 @@ def write(
     where = engine(options)
     display = ProgressDisplay(console())
     try:
-        with display, connected(**where) as executor:  # what follows is printed below the bar
+        with display, connected(**where) as executor:  # later output is printed below the bar
             if executor is not None:
                 options["executor"] = executor
             report = function(**options, progress=display)
     except KeyboardInterrupt:
-        return complain(f"interrupted{_how_to_go_on(out, arguments.words)}", INTERRUPTED)
-    except FileExistsError as error:  # says what may be done
+        return complain(f"interrupted{_resume_advice(out, arguments.words)}", INTERRUPTED)
+    except FileExistsError as error:  # its message has the advice
         return complain(explained(error), 1)
     except (OSError, RuntimeError, MemoryError) as error:
-        return complain(f"{explained(error)}{_how_to_go_on(out, arguments.words)}", 1)
-    return tell(done, report, f"{time.monotonic() - start:.1f} s: {display.pace}")
+        return complain(f"{explained(error)}{_resume_advice(out, arguments.words)}", 1)
+    return print_report(done, report, f"{time.monotonic() - start:.1f} s: {display.pace}")
 
 
-def tell(done: str, report: PackReport, took: str) -> int:
-    """Prints what was written, and what it took; returns the exit code."""
+def print_report(done: str, report: PackReport, took: str) -> int:
+    """Prints rows, shards, size and duration; returns the exit code."""
     from fastload.packing.convert import COMPLETE
 
     screen = console()
-    tell_of_input(report)
+    print_input(report)
     for notice in report.notices:
         screen.print(printable(notice))
     for skipped in report.skipped:
@@ -86,8 +86,8 @@ def tell(done: str, report: PackReport, took: str) -> int:
     return complain(f"{skipped_count} left out; the manifest lists them", SKIPPED)
 
 
-def tell_of_input(report: PackReport) -> None:
-    """Prints what kind the input was taken for, and what was not read of it."""
+def print_input(report: PackReport) -> None:
+    """Prints the detected kind of the input, and the files that were not read."""
     screen = console()
     if report.reason:
         screen.print(printable(f"read as {report.kind}: {report.reason}"))
@@ -97,7 +97,7 @@ def tell_of_input(report: PackReport) -> None:
 
 
 def _about_missing(report: PackReport) -> Iterator[str]:
-    """What became of samples with missing values."""
+    """Yields lines about samples with missing values."""
     if report.dropped_rows:
         yield f"left out {count(report.dropped_rows, 'row')} with missing values:"
     for name, rows in report.dropped.items():
@@ -106,7 +106,7 @@ def _about_missing(report: PackReport) -> Iterator[str]:
         yield f"filled in missing values of {name} in {count(rows, 'row')}"
 
 
-def _how_to_go_on(out: str, words: list[str]) -> str:
+def _resume_advice(out: str, words: list[str]) -> str:
     from fastload.packing.output.folder import unfinished
 
     if (shards := unfinished(out)) is None:

@@ -1,4 +1,4 @@
-"""Charts by matplotlib, as image files or inside a page of HTML that needs nothing else."""
+"""Charts by matplotlib, as image files or in a self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COLORS = ("#3b82d8", "#e07b1a", "#2f9e4f", "#c2409f", "#8a6cd8", "#12a0a8", "#d1
 DASHES = ("-", "--", ":", "-.")
 MISSING = "charts need matplotlib: pip install matplotlib"
 
-_INK = "#010203"  # stands for the page's own text colour
+_INK = "#010203"  # placeholder for the text colour of the page
 _STYLE = """
 :root{color-scheme:light dark}
 body{font:16px/1.5 system-ui,sans-serif;margin:0 auto;padding:1rem;max-width:72rem}
@@ -33,7 +33,7 @@ figcaption,.note{font-size:.875rem;opacity:.75}
 
 
 def is_available() -> bool:
-    """Whether matplotlib is installed."""
+    """Returns True if matplotlib is installed."""
     try:
         _figure_class()
     except ModuleNotFoundError:
@@ -45,8 +45,8 @@ def check(path: Path) -> None:
     """Raises unless an image file with this name can be drawn.
 
     Raises:
-        ModuleNotFoundError: matplotlib is missing; says how to install it.
-        ValueError: matplotlib draws no such files.
+        ModuleNotFoundError: matplotlib is not installed.
+        ValueError: matplotlib does not support the suffix.
     """
     known = _figure_class()().canvas.get_supported_filetypes()
     if path.suffix and path.suffix[1:].lower() not in known:
@@ -60,9 +60,9 @@ def save(
 
     Args:
         path: See `check`.
-        draws: Each is called with the axes of its chart.
-        footer: Below them: machine, date and settings.
-        height: Of a chart, in inches.
+        draws: Functions, each called with the axes of its chart.
+        footer: Text below the charts: machine, date and settings.
+        height: Height of a chart in inches.
     """
     check(path)
     columns = min(2, len(draws))
@@ -77,12 +77,12 @@ def save(
 
 
 def chart(draw: Callable[[Any], object], caption: str, *, height: float = 2.9) -> str:
-    """A chart as a `<figure>` of HTML, in the page's text colour.
+    """Returns a chart as an HTML `<figure>` in the text colour of the page.
 
     Args:
-        draw: Is called with the axes.
-        caption: Below the chart; also what a screen reader reads.
-        height: In inches; the width is 5.6.
+        draw: Called with the axes.
+        caption: Text below the chart, also for screen readers.
+        height: Height in inches; the width is 5.6.
     """
     from matplotlib import rc_context
 
@@ -103,7 +103,7 @@ def chart(draw: Callable[[Any], object], caption: str, *, height: float = 2.9) -
 
 
 def label(name: str, most: int = 32) -> str:
-    """A text as matplotlib shows it: short, in one line, and no formula."""
+    """Returns a text for matplotlib: shortened, in one line, with formulas escaped."""
     name = " ".join(name.split())
     name = name if len(name) <= most else name[: most - 1] + "…"
     return " " * name.startswith("_") + name.replace("$", r"\$")
@@ -128,7 +128,7 @@ def _bare(axes: Any) -> Any:
 
 
 def page(title: str, parts: Sequence[str]) -> str:
-    """One self-contained page; `parts` are HTML already.
+    """Returns a self-contained page; `parts` are HTML.
 
     Example:
         >>> page("a < b", ["<p>text</p>"]).count("a &lt; b")
@@ -143,22 +143,22 @@ def page(title: str, parts: Sequence[str]) -> str:
 
 
 def heading(text: str) -> str:
-    """A heading of a part."""
+    """Returns a heading."""
     return f"<h2>{escape(text)}</h2>"
 
 
 def paragraph(text: str, *, note: bool = False) -> str:
-    """A paragraph; a note is smaller."""
+    """Returns a paragraph; a note is smaller."""
     return f"<p{' class=note' * note}>{escape(text)}</p>"
 
 
 def items(texts: Sequence[str]) -> str:
-    """A list; nothing without texts."""
+    """Returns a list; an empty string without texts."""
     return "<ul>" + "".join(f"<li>{escape(text)}</li>" for text in texts) + "</ul>" if texts else ""
 
 
 def grid(charts: Sequence[str]) -> str:
-    """Charts side by side, or below one another in a narrow window."""
+    """Returns charts side by side, or below one another in a narrow window."""
     return '<div class="charts">' + "\n".join(charts) + "</div>"
 
 
@@ -169,13 +169,13 @@ def table(
     colors: Sequence[str] = (),
     text: bool = False,
 ) -> str:
-    """A table that scrolls by itself in a narrow window.
+    """Returns a table that scrolls in a narrow window.
 
     Args:
-        titles: Of the columns.
-        rows: Of cells.
-        colors: Of a square before each row.
-        text: Cells hold text, which may be broken into lines, and not numbers.
+        titles: Titles of the columns.
+        rows: Rows of cells.
+        colors: Colours of a square before each row.
+        text: True if cells hold text, which may wrap, rather than numbers.
     """
     kind = " class=text" * text
     head = "".join(f"<th{kind}>{escape(title)}</th>" for title in titles)

@@ -117,7 +117,7 @@ def digits_file() -> Path:
 
 
 def write_images(source: Path, folder: Path) -> int:
-    """Writes the rows of the table as images of their digits; returns how many."""
+    """Writes the rows of the table as images; returns their number."""
     rows = np.loadtxt(source, delimiter=",", dtype=np.float32).astype(np.uint8)
     write_pngs(rows[:, :-1].reshape(-1, 28, 28), rows[:, -1], folder)
     return len(rows)
@@ -177,14 +177,14 @@ class ImageFolder:
 
 @dataclass
 class Training:
-    """What one training showed.
+    """Result of one training.
 
     Attributes:
-        losses: Of every step.
-        accuracy: Over the samples of the last epoch, while it was trained.
-        seconds: In all.
-        wait_seconds: Of these, waiting for the next batch, starts of epochs included.
-        samples: Trained on.
+        losses: Loss of each step.
+        accuracy: Training accuracy of the last epoch.
+        seconds: Duration.
+        wait_seconds: Part of `seconds` spent waiting for batches, starts of epochs included.
+        samples: Number of samples.
     """
 
     losses: list[float] = field(default_factory=list)
@@ -244,7 +244,7 @@ def _model() -> Any:
 
 @contextmanager
 def reproducible(device: str) -> Iterator[None]:
-    """Leaves torch's generator as it was; cudnn picks no kernels by their speed in between."""
+    """Restores torch's generator afterwards; disables cudnn.benchmark meanwhile."""
     import torch
 
     cudnn = torch.backends.cudnn
@@ -258,7 +258,7 @@ def reproducible(device: str) -> Iterator[None]:
 
 
 def _timed(loader: Iterable[Any], result: Training) -> Iterator[Any]:
-    """The batches of an epoch; adds the time spent waiting for them to `result`."""
+    """Yields the batches of an epoch; adds the waiting time to `result`."""
     start = time.perf_counter()
     for batch in loader:
         result.wait_seconds += time.perf_counter() - start

@@ -1,4 +1,4 @@
-"""Measured numbers: the range that is known of them, and how they are printed."""
+"""Measured numbers with their confidence ranges, and their formatting."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Range(NamedTuple):
     """A number that lies between two bounds.
 
     Attributes:
-        low: The least that the measurements allow.
-        high: The most.
+        low: Lower bound.
+        high: Upper bound.
 
     Example:
         >>> Range(1.24, 3.06).text()
@@ -32,17 +32,17 @@ class Range(NamedTuple):
     high: float
 
     def text(self, digits: int = 2) -> str:
-        """Both bounds, or one number where both are printed alike."""
+        """Formats both bounds, or one number if both print equally."""
         low, high = number(self.low, digits), number(self.high, digits)
         return low if low == high else f"{low} to {high}"
 
     def duration(self) -> str:
-        """Seconds, in the unit that fits the larger bound."""
+        """Formats seconds in a unit that fits the larger bound."""
         size, unit = _unit(self.high)
         return f"{Range(self.low / size, self.high / size).text()} {unit}"
 
     def percent(self) -> str:
-        """Shares as percentages, without decimals from 1 % on."""
+        """Formats shares as percentages, without decimals from 1 %."""
         low, high = (
             f"{100 * share:.0f}" if share >= 0.01 or share < 5e-4 else number(100 * share, 1)
             for share in self
@@ -50,21 +50,22 @@ class Range(NamedTuple):
         return f"{low} %" if low == high else f"{low} to {high} %"
 
     def between(self, least: float, most: float) -> Range:
-        """The range with both bounds moved into [least, most]."""
+        """Returns the range with both bounds clipped to [least, most]."""
         return Range(*(min(max(bound, least), most) for bound in self))
 
     def over(self, other: Range) -> Range:
-        """The quotient of two positive numbers."""
+        """Returns the quotient of two positive ranges."""
         tiny = 1e-12
         return Range(self.low / max(tiny, other.high), self.high / max(tiny, other.low))
 
 
 def mean_range(values: Sequence[float], period: int = 1) -> Range:
-    """The 95 % confidence interval of the mean of a series, by the means of up to 8 blocks of it.
+    """Returns the 95 % confidence interval of the mean of a series, from up to 8 block means.
 
     Args:
-        values: In the order in which they were measured: neighbours may be alike.
-        period: Of bursts in the series, as loaders with workers make them; blocks hold whole ones.
+        values: In the order of measurement; neighbours may be correlated.
+        period: Length of bursts in the series, as loaders with workers cause them; blocks hold
+            whole bursts.
 
     Example:
         >>> mean_range([1.0] * 40)
@@ -85,7 +86,7 @@ def mean_range(values: Sequence[float], period: int = 1) -> Range:
 
 
 def number(value: float, digits: int = 3) -> str:
-    """A number with so many significant digits, in full where that is readable.
+    """Formats a number with so many significant digits, without exponent if readable.
 
     Example:
         >>> [number(x) for x in (0, 0.0012345, 51_162.4, 1.0, 1e-9)]
@@ -103,7 +104,7 @@ def number(value: float, digits: int = 3) -> str:
 
 
 def duration(seconds: float, digits: int = 2) -> str:
-    """Seconds in the unit that fits.
+    """Formats seconds in a fitting unit.
 
     Example:
         >>> duration(0.0678), duration(5400)

@@ -1,4 +1,4 @@
-"""Logs of trainings: read, summarised and compared in a table."""
+"""Reads, summarises and compares training logs."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Epoch(NamedTuple):
     """The steps of one epoch.
 
     Attributes:
-        number: As the log has it.
-        steps: That the log holds.
-        seconds: That they took.
-        finished: The log holds all of the epoch, as far as the log can show.
+        number: Number in the log.
+        steps: Number of steps in the log.
+        seconds: Duration of these steps.
+        finished: True if the log holds the whole epoch, as far as the log shows.
     """
 
     number: int
@@ -36,25 +36,25 @@ class Epoch(NamedTuple):
 
 
 class Run:
-    """One training, read from its log.
+    """One training run, read from its log.
 
-    Where it went on from a checkpoint, the steps that were made again take the place of those that
-    were lost; a step that was broken off is left out.
+    If the training resumed from a checkpoint, repeated steps replace the earlier ones. Unfinished
+    steps are left out.
 
     Args:
-        path: A file that `fastload.watch` or `TrainStep` wrote.
-        name: In tables; by default the file's name.
+        path: File written by `fastload.watch` or `TrainStep`.
+        name: Name in tables; the name of the file by default.
 
     Raises:
-        ValueError: it is no such log, or has no steps.
+        ValueError: the file is not a log, or has no steps.
     """
 
     def __init__(self, path: str, name: str = "") -> None:
         self.name = name or os.path.splitext(os.path.basename(path))[0]
         self.about: dict[str, Any] = {}  # the first line
         self.steps: list[dict[str, Any]] = []
-        self._first: set[int] = set()  # steps of each process, which start things
-        self._broken: set[Any] = set()  # epochs whose last step was broken off
+        self._first: set[int] = set()  # first step of each process, which includes start-up
+        self._broken: set[Any] = set()  # epochs whose last step is unfinished
         started = False
         refuse_pipe(path)
         with open(path, encoding="utf-8", errors="replace") as file:
@@ -92,15 +92,15 @@ class Run:
 
     @property
     def resumed(self) -> list[int]:
-        """The steps with which a process went on from a checkpoint."""
+        """Numbers of the steps at which the training resumed."""
         return sorted(self._first - {self.steps[0]["step"]})
 
     def epochs(self) -> list[Epoch]:
-        """The epochs of the log; empty where its lines name none.
+        """Epochs of the log; empty if its lines have no epoch.
 
-        An epoch is finished if a later one follows and no step of it was broken off; the last one
-        if the log says so, or if it has as many steps as the one before or as the loader has
-        batches. A log that begins in the middle of an epoch does not hold all of it.
+        An epoch is finished if a later one follows and all of its steps are finished. The last
+        epoch is finished if the log says so, or if it has as many steps as the previous epoch or
+        as the loader has batches. An epoch that started before the log is not finished.
         """
         parts: dict[int, list[dict[str, Any]]] = {}
         for step in self.steps:
@@ -121,11 +121,11 @@ class Run:
         return found
 
     def counted(self) -> list[dict[str, Any]]:
-        """All steps but the first of each process, which starts things."""
+        """All steps except the first of each process, which includes start-up."""
         return [step for step in self.steps if step["step"] not in self._first] or self.steps
 
     def summary(self) -> dict[str, Any]:
-        """Means over the counted steps, ready for JSON; None where the log does not say.
+        """Returns means over the counted steps, in JSON types; None if the log lacks them.
 
         `mean_loss` is over the last `mean_loss_steps` steps that have a loss, and None if one of
         these is not finite (`not_finite_losses` counts all such steps of the run).
@@ -154,7 +154,7 @@ class Run:
         }
 
     def notes(self) -> list[str]:
-        """What a reader of the numbers should know."""
+        """Notes on the numbers for the reader."""
         found = [f"went on from a checkpoint at step {step:,}" for step in self.resumed]
         losses = [(step["step"], step["loss"]) for step in self.steps if "loss" in step]
         bad = [step for step, loss in losses if loss is None]
@@ -168,7 +168,7 @@ class Run:
 
 
 def _not_finite(_: str) -> None:
-    """NaN and the infinities of older logs are read as null, as new logs have them."""
+    """Reads NaN and infinities of older logs as null, as new logs store them."""
 
 
 def _mean(losses: Sequence[float | None]) -> float | None:
@@ -183,7 +183,7 @@ def _mean(losses: Sequence[float | None]) -> float | None:
 
 
 def _check(row: dict[str, Any]) -> None:
-    """Raises unless the line of a step has the numbers that are read of it."""
+    """Raises unless the line of a step has the required numbers."""
     for name in _NEEDED:
         if not isinstance(row[name], (int, float)):
             raise TypeError(name)
@@ -193,7 +193,7 @@ def _check(row: dict[str, Any]) -> None:
 
 
 def gpu_busy(steps: Sequence[dict[str, Any]]) -> float | None:
-    """The share of the time in which the GPU did not wait for data; None where it is unknown."""
+    """Returns the share of time in which the GPU did not wait for data; None if unknown."""
     timed = [step for step in steps if step.get("gpu_wait_s") is not None]
     if not timed:
         return None
@@ -202,7 +202,7 @@ def gpu_busy(steps: Sequence[dict[str, Any]]) -> float | None:
 
 
 def table(runs: Sequence[Run]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Titles with units and rows of the runs; without columns that no run fills."""
+    """Returns titles with units, and rows of the runs, without empty columns."""
     titles = (
         *("run", "samples/s", "step, ms", "waiting for data", "GPU busy", "NVML", "epoch, s"),
         f"mean loss of the last {LAST} steps",
@@ -231,7 +231,7 @@ def _cells(run: Run, base: Run) -> tuple[str, ...]:
 
 
 def _speed(run: Run) -> Range:
-    """Samples per second, with the spread of its steps."""
+    """Returns samples per second with the spread over steps."""
     steps = run.counted()
     times = [step["step_s"] or 1e-9 for step in steps]
     spread = mean_range(times).between(min(times), max(times))

@@ -1,4 +1,4 @@
-"""The curves of trainings' logs: a smooth line over a faint one, as files or on a page."""
+"""Charts of training logs: smoothed curves over faint raw ones, as files or HTML."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Curve(NamedTuple):
     """One quantity of one run, over steps or seconds.
 
     Attributes:
-        x: Of each step.
-        y: Of each step; NaN where the log has no finite number.
-        smooth: Weighted means over the steps around each; NaN where `y` is.
-        window: Steps that such a mean is mostly made of.
+        x: Step or seconds of each step.
+        y: Value of each step; NaN if the log has no finite number.
+        smooth: Weighted means over neighbouring steps; NaN where `y` is.
+        window: Number of steps that dominate such a mean.
     """
 
     x: Array
@@ -39,12 +39,12 @@ class Curve(NamedTuple):
 
 
 class Chart(NamedTuple):
-    """What one chart shows of each run.
+    """One chart with a curve per run.
 
     Attributes:
-        title: Of the vertical axis, with the unit.
-        over: Of the horizontal axis.
-        curves: By run; None where it has none.
+        title: Title of the vertical axis, with the unit.
+        over: Title of the horizontal axis.
+        curves: Curves by run; None for runs without this quantity.
     """
 
     title: str
@@ -53,7 +53,7 @@ class Chart(NamedTuple):
 
 
 def find_charts(runs: Sequence[Run]) -> list[Chart]:
-    """The charts for which at least one run has numbers."""
+    """Returns the charts for which at least one run has numbers."""
     columns = [_Columns(run) for run in runs]
     longest = max(found.seconds[-1] for found in columns)
     size, unit = next((t for t in _TIMES if longest >= 3 * t[0]), _TIMES[-1])
@@ -72,7 +72,7 @@ def find_charts(runs: Sequence[Run]) -> list[Chart]:
 
 
 class _Columns:
-    """The steps of a run as arrays."""
+    """Steps of a run as arrays."""
 
     def __init__(self, run: Run) -> None:
         steps = run.steps
@@ -109,12 +109,12 @@ class _Columns:
 
 
 def _finite(value: Any) -> float:
-    """A number as the charts draw it; NaN for what no axis can show."""
+    """Returns a number as float; NaN if no axis can show it."""
     return float(value) if value is not None and abs(value) < 1e300 else np.nan
 
 
 def _sums(values: Array, window: int) -> Array:
-    """Sums around each value, whose weights fall off linearly on both sides; NaN counts as 0."""
+    """Returns sums around each value with triangular weights; NaN counts as 0."""
     total = np.nan_to_num(values)
     place = np.arange(len(values))
     first = np.maximum(place - window // 2, 0)
@@ -153,7 +153,7 @@ def draw(chart: Chart, runs: Sequence[Run], axes: Any) -> None:
 
 
 def _faint(curve: Curve) -> tuple[Array, Array]:
-    """At most 800 points that keep every spike."""
+    """Reduces a curve to at most 800 points that keep all extremes."""
     size = -(-len(curve.y) // _FAINT)
     if size < 3:
         return curve.x, curve.y
@@ -168,7 +168,7 @@ def _faint(curve: Curve) -> tuple[Array, Array]:
 
 
 def _set_limits(chart: Chart, axes: Any) -> None:
-    """A few spikes do not flatten all else: how many lie outside is written into the chart."""
+    """Sets limits that ignore a few spikes; the chart shows how many lie outside."""
     curves = [curve for curve in chart.curves if curve is not None]
     y = np.concatenate([curve.y[~np.isnan(curve.y)] for curve in curves])
     smooth = np.concatenate([curve.smooth[~np.isnan(curve.smooth)] for curve in curves])
@@ -189,8 +189,8 @@ def plot(runs: Sequence[Run], path: Path) -> None:
     """Draws all charts into an image file.
 
     Raises:
-        ModuleNotFoundError: matplotlib is missing; says how to install it.
-        ValueError: it draws no such files.
+        ModuleNotFoundError: matplotlib is not installed.
+        ValueError: matplotlib does not support the suffix.
     """
     lines = []
     for name, started, length, settings, machine in _settings(runs)[1][:_NAMED]:
@@ -201,7 +201,7 @@ def plot(runs: Sequence[Run], path: Path) -> None:
 
 
 def page(runs: Sequence[Run]) -> str:
-    """The runs as a page of HTML; without matplotlib it has the tables only."""
+    """Returns an HTML page of the runs; without matplotlib it has only tables."""
     colors = [charts.COLORS[i % len(charts.COLORS)] for i in range(len(runs))]
     parts = [charts.table(*table(runs), colors=colors)]
     parts.append(charts.heading("Charts"))
@@ -236,7 +236,7 @@ def _legend(windows: set[int]) -> str:
 
 
 def _settings(runs: Sequence[Run]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """When and where the runs were made, and with which settings, as their logs say."""
+    """Returns time, machine and settings of the runs from their logs."""
     rows: list[tuple[str, ...]] = []
     for run in runs:
         about = {k: v for k, v in run.about.items() if k not in ("fastload_log", "batches")}

@@ -345,5 +345,5 @@ def test_a_log_that_was_cut_off_is_read_up_to_there(tmp_path: Path) -> None:
 
 def test_groups_are_not_watched(tmp_path: Path) -> None:
     loader = FastLoader(ArrayDataset(np.arange(8)), batch_size=2)
-    with pytest.raises(TypeError, match=r"takes a loader.*TrainStep\(\.\.\., log=\)"):
+    with pytest.raises(TypeError, match=r"needs a loader of batches.*TrainStep\(\.\.\., log=\)"):
         watch(loader.groups(2), log=tmp_path / "run.jsonl")

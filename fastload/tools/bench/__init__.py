@@ -1,6 +1,5 @@
-"""`fastload bench`: how fast a dataset loads, beside the machine's limit and torch's DataLoader.
+"""`fastload bench`: loading speed of a dataset, next to the machine's limit and DataLoader.
 
-The parts are also what the programs in `benchmarks/` are made of: `timing` (how a loader is
-measured), `system` (the machine, memory, the page cache), `torch_side` (the same data as people
-hand it to torch).
+The programs in `benchmarks/` use these modules as well: `timing` (measures a loader), `system`
+(machine, memory, page cache), `torch_side` (the same data for torch's DataLoader).
 """

@@ -1,4 +1,4 @@
-"""How busy the machine is, and what this training's processes use of it."""
+"""Load of the machine, and the part of it that this training causes."""
 
 from __future__ import annotations
 
@@ -16,16 +16,15 @@ class Snapshot(NamedTuple):
     """The kernel's counters at one moment.
 
     Attributes:
-        wall_s: A clock.
-        busy_s: CPU time, of the CPUs that this process may use, that was not idle; other virtual
-            machines' too.
-        idle_s: Their idle time, waiting for storage included.
+        wall_s: Monotonic clock.
+        busy_s: Busy time of the CPUs that this process may use, including other virtual machines.
+        idle_s: Idle time of these CPUs, including waits for storage.
         own_s: CPU time of the training's processes.
-        storage_bytes: That they caused to be read from storage; None if the kernel does not say.
-        major_faults: Of theirs: accesses to mapped memory that had to read from storage.
-        throttled: How often the cgroup's quota stopped the process.
-        pressure_s: Time in which a task that could run had to wait for a CPU, on the whole
-            machine; None if the kernel does not say.
+        storage_bytes: Bytes that they read from storage; None if the kernel does not report it.
+        major_faults: Their accesses to mapped memory that read from storage.
+        throttled: Number of times the cgroup's quota stopped the process.
+        pressure_s: Time in which a runnable task waited for a CPU, on the whole machine; None if
+            the kernel does not report it.
     """
 
     wall_s: float
@@ -39,7 +38,7 @@ class Snapshot(NamedTuple):
 
 
 def snapshot() -> Snapshot:
-    """The counters now; takes some milliseconds.
+    """Reads the counters; takes some milliseconds.
 
     Example:
         >>> report = difference(snapshot(), snapshot())
@@ -63,7 +62,7 @@ def snapshot() -> Snapshot:
 
 
 def difference(before: Snapshot, after: Snapshot) -> dict[str, Any]:
-    """How busy the machine was between two moments, ready for JSON; None where it is not known.
+    """Returns the load between two snapshots, in JSON types; None for unknown values.
 
     `own` and `others` are shares of the time of all usable CPUs, `idle_cores` is a number of CPUs.
     """
@@ -92,7 +91,7 @@ def difference(before: Snapshot, after: Snapshot) -> dict[str, Any]:
 
 
 def _cpu_ticks() -> tuple[int, int]:
-    """Busy and idle ticks of the CPUs that may be used."""
+    """Returns busy and idle ticks of the usable CPUs."""
     usable = {f"cpu{number}" for number in os.sched_getaffinity(0)}
     busy = idle = 0
     with contextlib.suppress(OSError):
@@ -107,7 +106,7 @@ def _cpu_ticks() -> tuple[int, int]:
 
 
 def _training() -> list[int]:
-    """This process and its descendants; with several ranks, those of their common parent."""
+    """Returns this process and its descendants; with several ranks, those of their parent."""
     several = os.environ.get("LOCAL_WORLD_SIZE", "1") not in ("", "0", "1")
     children: dict[int, list[int]] = {}
     for folder in Path("/proc").glob("[0-9]*"):
@@ -121,7 +120,7 @@ def _training() -> list[int]:
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat behind the name: state, parent, ...; [] if it has gone."""
+    """Returns the fields of /proc/PID/stat after the name; [] if the process has ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
@@ -129,7 +128,7 @@ def _stat(pid: int) -> list[str]:
 
 
 def _used(pids: list[int]) -> tuple[int, int]:
-    """Ticks and major faults of the processes and their children that have ended."""
+    """Returns ticks and major faults of the processes and of their ended children."""
     ticks = faults = 0
     for fields in map(_stat, pids):
         if fields:
@@ -172,13 +171,13 @@ def _cgroup_file(name: str) -> str:
 
 
 def throttled() -> int:
-    """How often the cgroup's quota has stopped its processes."""
+    """Returns the number of times the cgroup's quota stopped its processes."""
     found = re.search(r"^nr_throttled (\d+)$", _cgroup_file("cpu.stat"), re.MULTILINE)
     return int(found[1]) if found else 0
 
 
 def quota() -> float | None:
-    """CPUs that the cgroup grants this process; None without a limit."""
+    """Returns the CPUs that the cgroup grants this process; None without a limit."""
     limit, _, period = _cgroup_file("cpu.max").strip().partition(" ")
     if not limit:  # version 1
         limit = _cgroup_file("cpu.cfs_quota_us").strip()

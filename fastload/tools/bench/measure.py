@@ -1,4 +1,4 @@
-"""What `fastload bench` measures: one dataset, warm and cold, by each contender in turn."""
+"""Measures one dataset, warm and cold, with each contender in turn."""
 
 from __future__ import annotations
 
@@ -31,17 +31,16 @@ _COLD_SHARE = 0.05  # of the pages of a file that may stay cached in a run that 
 
 @dataclass(frozen=True)
 class Settings:
-    """How to measure.
+    """Settings of a measurement.
 
     Attributes:
-        batch_size: Samples of a batch, no more than the dataset has; None: 256, or 64 if there are
-            images to decode.
-        seconds: Of each contender in each round.
-        rounds: Turns of each contender; medians are reported.
-        num_workers: Of FastLoader; None leaves it to FastLoader.
-        torch_workers: Worker counts of DataLoader to try.
-        image_size: (height, width) to which both sides scale encoded images, after Pillow has
-            decoded them to RGB.
+        batch_size: Samples per batch, at most the length of the dataset; None: 256, or 64 if images
+            are decoded.
+        seconds: Seconds per contender and round.
+        rounds: Number of rounds; medians are reported.
+        num_workers: `num_workers` of FastLoader; None: its default.
+        torch_workers: Worker counts to try with DataLoader.
+        image_size: (height, width) to which both sides scale encoded images after decoding to RGB.
     """
 
     batch_size: int | None = None
@@ -57,15 +56,18 @@ def measure(
     settings: Settings,
     announce: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Measures a dataset; see `SCHEMA` for the version of the result, which is ready for JSON.
+    """Measures a dataset.
 
     Args:
-        open_dataset: Opens it anew at each call.
-        settings: How to measure.
-        announce: Told what is measured next.
+        open_dataset: Called once per measurement; returns a newly opened dataset.
+        settings: Settings of the measurement.
+        announce: Called with the name of the next measurement.
+
+    Returns:
+        Figures in JSON types; `SCHEMA` is their version.
 
     Raises:
-        ValueError: there are no samples, or they hold no bytes.
+        ValueError: the dataset has no samples, or its samples have no bytes.
     """
     extents = open_dataset().extents
     row_bytes = sample_bytes(extents)
@@ -129,7 +131,7 @@ class _Bench:
         )
 
     def delivers(self) -> dict[str, str]:
-        """What both sides make of each field, in words."""
+        """Describes the form in which both sides deliver each field."""
         height, width = self.settings.image_size
         found = {}
         for field in self.extents.fields:
@@ -150,7 +152,7 @@ class _Bench:
         return torch_side.loader(rows, batch_size=self.batch_size, workers=workers, **collates)
 
     def limit(self) -> Callable[[], float]:
-        """Measures samples/s of threads that only gather, by the same kernels."""
+        """Measures samples/s of threads that only gather, with the same kernels."""
         table = self.extents.build()
         count = min(self.extents.rows, _LIMIT_INDICES)
         indices = _core.Permutation(self.extents.rows, 0, 0).indices(0, count)
@@ -160,7 +162,7 @@ class _Bench:
         )
 
     def warm(self) -> dict[str, Any]:
-        """All contenders on files that lie in the page cache, if the memory holds them."""
+        """Measures all contenders on cached files, if they fit into memory."""
         fits = sum(source_bytes(self.extents)) < 0.8 * system.available_bytes()
         if fits:
             self.announce("reading the files into the page cache")
@@ -169,7 +171,7 @@ class _Bench:
         contenders: dict[str, Callable[[], Any]] = {
             "fastload": partial(drive, self.fast_loader, self.batch_size, seconds),
         }
-        if not self.decoding:  # a copy of bytes is no limit for decoding
+        if not self.decoding:  # decoding is not limited by copying bytes
             contenders["limit"] = self.limit()
         names = {}
         if self.extents.rows <= _MAX_TORCH_ROWS:
@@ -202,10 +204,10 @@ class _Bench:
         return result
 
     def cold(self, torch_workers: int | None) -> dict[str, Any]:
-        """One epoch, or `seconds` of it, right after the files were dropped from the cache."""
+        """Measures one epoch, or `seconds` of it, after dropping the files from the cache."""
         if not self.files:
             return {"skipped": "the data lies in memory"}
-        gc.collect()  # a page that is still mapped stays cached
+        gc.collect()  # a mapped page stays cached
         left = system.drop_from_cache(self.files)
         if left > _COLD_SHARE:
             reason = "the file system lives in memory, or another process maps the files"
@@ -235,7 +237,7 @@ class _Bench:
 
 
 def source_bytes(extents: Extents) -> list[int]:
-    """The size of each file or piece of memory, once."""
+    """Returns the total size of files and memory, each counted once."""
     sources = {source for column in extents.columns for source in column.sources}
     return [source.size_bytes for source in sources]
 
@@ -245,7 +247,7 @@ def _rates(speeds: list[Speed]) -> list[float]:
 
 
 def _ratios(over: list[float], under: list[float]) -> dict[str, float]:
-    """The least and the greatest ratio within a round, and the median."""
+    """Returns minimum, median and maximum of the ratios within rounds."""
     ratios = [a / b for a, b in zip(over, under, strict=True)]
     found = {"low": min(ratios), "median": statistics.median(ratios), "high": max(ratios)}
     return {name: digits(ratio) for name, ratio in found.items()}

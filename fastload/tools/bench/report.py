@@ -1,4 +1,4 @@
-"""A measurement as a table for the terminal and as a picture."""
+"""Prints a measurement as a table, and draws it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from fastload.tools import charts
 from fastload.tools.measured import Range, duration, number
 from fastload.training import host
 
-_BUSY = 0.15  # of the CPUs, used by others
+_BUSY = 0.15  # share of the CPUs, used by other processes
 _FEW_BATCHES = 50  # starting an epoch costs as much as some of them
 
 
 def show(result: dict[str, Any], console: Console) -> None:
-    """Prints the table and what it comes to."""
+    """Prints the table and its summary."""
     data, machine, warm, cold = (result[key] for key in ("data", "machine", "warm", "cold"))
     console.print(
         f"{data['samples']:,} samples of {data['sample_bytes']:,} bytes, "
@@ -125,7 +125,7 @@ def _conclusions(result: dict[str, Any]) -> Iterator[str]:
 
 
 def _cautions(result: dict[str, Any]) -> Iterator[str]:
-    """What makes the figures less sure."""
+    """Yields reasons why the figures may be inaccurate."""
     batches = result["data"]["samples"] // result["settings"]["batch_size"]
     if batches < _FEW_BATCHES:
         yield (
@@ -150,8 +150,8 @@ def plot(result: dict[str, Any], path: Path) -> None:
     """Draws the speed of every contender into an image file: GB/s, or samples/s of images.
 
     Raises:
-        ModuleNotFoundError: matplotlib is missing.
-        ValueError: it draws no such files.
+        ModuleNotFoundError: matplotlib is not installed.
+        ValueError: matplotlib does not support the suffix.
     """
     footer = f"{result['date']}, {host.sentence(result['machine'])}"
     charts.save(path, [partial(_draw, result)], footer, height=1.2 + 0.35 * len(_bars(result)))

@@ -14,21 +14,21 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-_RAMP_SHARE = 0.2  # of the seconds, before counting starts: workers start, first buffers are made
-_CHUNK_SECONDS = 0.01  # between two looks at the clock
+_RAMP_SHARE = 0.2  # share of the seconds for warm-up: workers start, buffers are allocated
+_CHUNK_SECONDS = 0.01  # batches between two reads of the clock
 _PACED_BATCHES = 7
 _PACED_SECONDS = 0.25  # at most, for the loader to get ahead of a paced consumer
 
 
 @dataclass(frozen=True)
 class Speed:
-    """What one loader did in one round.
+    """Speed of one loader in one round.
 
     Attributes:
-        samples_per_s: In the steady state, with a consumer that does nothing else.
-        batch_us: Time of a batch then.
-        first_batch_ms: From the construction of the loader to its first batch.
-        next_us: What `next()` costs a consumer that is slower than the loader, by the median.
+        samples_per_s: Steady-state speed with an idle consumer.
+        batch_us: Time per batch in the steady state.
+        first_batch_ms: Time from the construction of the loader to its first batch.
+        next_us: Median time of `next()` for a consumer that is slower than the loader.
     """
 
     samples_per_s: float
@@ -38,12 +38,12 @@ class Speed:
 
 
 def drive(make_loader: Callable[[], Iterable[Any]], batch_size: int, seconds: float) -> Speed:
-    """Measures a fresh loader, over as many epochs as it takes.
+    """Measures a new loader, over as many epochs as needed.
 
     Args:
-        make_loader: Constructs it; every batch must hold `batch_size` samples.
-        batch_size: Samples of a batch.
-        seconds: Length of the measurement at full speed.
+        make_loader: Constructs the loader; each batch must have `batch_size` samples.
+        batch_size: Samples per batch.
+        seconds: Duration of the measurement at full speed.
     """
     start = time.perf_counter()
     loader = make_loader()
@@ -69,7 +69,7 @@ def drive(make_loader: Callable[[], Iterable[Any]], batch_size: int, seconds: fl
 
 
 def drive_once(loader: Iterable[Any], batch_size: int, seconds: float) -> float:
-    """Samples per second from the start of an epoch to its end, or for so many seconds."""
+    """Returns samples per second of an epoch, or of its first seconds."""
     count = 0
     start = time.perf_counter()
     for count, _ in enumerate(loader, 1):  # noqa: B007
@@ -79,7 +79,7 @@ def drive_once(loader: Iterable[Any], batch_size: int, seconds: float) -> float:
 
 
 def _consume(batches: Iterable[Any], chunk: int, seconds: float) -> tuple[int, float]:
-    """Takes whole chunks of batches for so long; returns how many, and the time it took."""
+    """Consumes batches in chunks for some seconds; returns their number and the time."""
     count = 0
     start = time.perf_counter()
     while True:
@@ -96,7 +96,7 @@ def take_turns(
     rounds: int,
     announce: Callable[[str], None] = lambda _: None,
 ) -> dict[str, list[Any]]:
-    """Runs every contender once a round; returns what each returned, by round."""
+    """Runs every contender once per round; returns the results by round."""
     results: dict[str, list[Any]] = {name: [] for name in contenders}
     with warnings.catch_warnings():
         # More workers than cores is one of the counts that people try.
@@ -109,12 +109,12 @@ def take_turns(
 
 
 def median_ratio(over: Iterable[float], under: Iterable[float]) -> float:
-    """The median of the ratios of each round."""
+    """Returns the median of the ratios of the rounds."""
     return statistics.median(a / b for a, b in zip(over, under, strict=True))
 
 
 def summary(rounds: Iterable[Speed], row_bytes: int) -> dict[str, float]:
-    """Medians over the rounds, with four digits."""
+    """Returns medians over the rounds, with four digits."""
     measured = list(rounds)
     medians = {
         name: statistics.median(getattr(speed, name) for speed in measured)
@@ -125,5 +125,5 @@ def summary(rounds: Iterable[Speed], row_bytes: int) -> dict[str, float]:
 
 
 def digits(value: float) -> float:
-    """The value with the four digits that a measurement is good for."""
+    """Returns the value rounded to four significant digits."""
     return float(f"{value:.4g}")

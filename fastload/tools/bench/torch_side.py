@@ -1,4 +1,4 @@
-"""The same bytes as people hand them to torch's DataLoader."""
+"""Data for torch's DataLoader, as users typically write it."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class RowDataset:
 
 @dataclass(frozen=True)
 class _Rows:
-    """The samples of one field in all shards."""
+    """Samples of one field in all shards."""
 
     shards: list[_Shard]
     ends: list[int]
@@ -97,7 +97,7 @@ class _Rows:
 
 
 def decoded(encoded: bytes, size: tuple[int, int]) -> torch.Tensor:
-    """An image as `__getitem__` of a person's dataset makes it: uint8 (height, width, 3)."""
+    """Decodes an image as a typical `__getitem__` does: uint8 (height, width, 3)."""
     from PIL import Image
 
     with Image.open(io.BytesIO(encoded)) as image:
@@ -107,7 +107,7 @@ def decoded(encoded: bytes, size: tuple[int, int]) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class _RaggedShard:
-    """The samples of a ragged field in one shard; text as str, other strings of bytes as bytes."""
+    """Samples of a ragged field in one shard; text as str, other byte strings as bytes."""
 
     values: Array
     bounds: Array
@@ -125,7 +125,7 @@ _Shard = Array | _RaggedShard
 
 
 def _view(column: Column, shard: int, rows: int, opened: dict[Source, Array]) -> _Shard:
-    """The rows of one shard as an array over the mapped file."""
+    """Returns the rows of one shard as an array over the mapped file."""
     field, bounds = column.field, column.bounds
     if bounds is None:
         return _rows(column, shard, rows, opened)
@@ -167,7 +167,7 @@ def _bytes_of(source: Source) -> Array:
 
 
 def padded(samples: list[Any]) -> Any:
-    """What default_collate gives, but tensors of unequal length are padded with zeros."""
+    """Collates like default_collate, but pads tensors of different lengths with zeros."""
     return collate(samples, collate_fn_map={**default_collate_fn_map, torch.Tensor: _pad})
 
 
@@ -180,7 +180,7 @@ def _pad(tensors: list[torch.Tensor], **_: Any) -> torch.Tensor:
 def loader(
     dataset: Any, *, batch_size: int, workers: int, **options: Any
 ) -> torch.utils.data.DataLoader[Any]:
-    """DataLoader as a person would set it up: shuffled, workers kept from epoch to epoch."""
+    """Returns a typical DataLoader: shuffled, with persistent workers."""
     return torch.utils.data.DataLoader(
         dataset,
         batch_size,

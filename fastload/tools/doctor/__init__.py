@@ -1,6 +1,6 @@
-"""`fastload doctor`: where the time of a training goes, and what the machine can do.
+"""`fastload doctor`: where the time of a training goes, and the speed of the machine.
 
-A script is run as it is, with its own loader; after some real batches it gets batches that are
-there already, on the host and then on the device, and the differences are what loading and copying
-cost (`phases`, `verdict`). Of a path, the storage and the machine are looked at (`machine`).
+A script runs unchanged, with its own loader. After some real batches it receives cached batches,
+first on the host, then on the device; the differences in step time are the costs of loading and
+copying (`phases`, `verdict`). For a path, storage and machine are examined (`data`, `machine`).
 """

@@ -1,4 +1,4 @@
-"""What to change in a training: each piece of advice, and the numbers that it depends on."""
+"""Advice for a training, and the numbers that it depends on."""
 
 from __future__ import annotations
 
@@ -6,29 +6,28 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 _MOST = 3  # pieces of advice
-_OTHERS = 0.3  # of all CPU time
+_OTHERS = 0.3  # share of all CPU time
 _COLD_BYTES = 1 << 20
-_COLD_SHARE = 0.05  # of the batches' bytes
-_EXPLAINS = 0.25  # of the waiting
+_COLD_SHARE = 0.05  # share of the bytes of the batches
+_EXPLAINS = 0.25  # share of the waiting time
 _KNOWN_MS = 0.5  # of loading a batch, below which its parts are not known
 _SMALL_LOCK = 64 << 20
 
 
 class Evidence(NamedTuple):
-    """What advice on loading depends on, of the rank that loads slowest.
+    """Figures of the slowest-loading rank that advice depends on; None if unknown.
 
     Attributes:
-        granted: CPUs that this rank may use: of its affinity, or the cgroup's quota.
-        idle_cores: CPUs that were idle while batches were real; None: not known.
-        others: Share of all CPU time that other processes used; None: not known.
-        throttled: The cgroup's quota stopped the process.
-        cold_bytes_per_s: That the training read from storage, if that is a notable part of its
+        granted: CPUs that this rank may use, by its affinity or the cgroup's quota.
+        idle_cores: Idle CPUs during the phase with real batches.
+        others: Share of all CPU time used by other processes.
+        throttled: True if the cgroup's quota stopped the process.
+        cold_bytes_per_s: Bytes per second read from storage, if they are a notable part of the
             batches, else 0.
-        sleeps: Loading waits (sleeps, reads from afar) for most of its time, and not for a CPU;
-            None: not known.
-        collates: Share of loading that is the collate_fn's; None: not known.
-        explains: Fetching and collating take long enough to be what is waited for; None: not known.
-        starts_epochs: The loader began epochs while batches were real.
+        sleeps: True if loading mostly waits (sleeps, remote reads), and not for a CPU.
+        collates: Share of the loading time spent in the collate_fn.
+        explains: True if fetching and collating take long enough to explain the waiting.
+        starts_epochs: True if epochs started during the phase with real batches.
     """
 
     granted: int
@@ -43,7 +42,7 @@ class Evidence(NamedTuple):
 
     @classmethod
     def of(cls, rank: dict[str, Any], machine: dict[str, Any]) -> Evidence:
-        """Reads it from a rank's figures."""
+        """Reads the evidence from the figures of a rank."""
         load = rank["loads"].get("real", {})
         whole = rank["loads"].get("whole", {})
         loading = rank["loading"]
@@ -77,7 +76,7 @@ def _first(value: float | None, other: float | None) -> float | None:
 
 
 def advise(report: dict[str, Any]) -> list[str]:
-    """What to change, most useful first."""
+    """Returns the advice, most useful first."""
     slowest = report["slowest_rank"]
     ranks = {rank["rank"]: rank for rank in report["ranks"]}
     rank = ranks.get(slowest, report["ranks"][0])
@@ -132,9 +131,9 @@ def _data_advice(report: dict[str, Any], rank: dict[str, Any], evidence: Evidenc
 
 
 def more_workers(workers: int, evidence: Evidence) -> int:
-    """How many workers to use instead; 0: the numbers do not speak for more.
+    """Returns a better number of workers; 0 if the numbers do not support more.
 
-    Workers that compute need idle CPUs; workers that wait need none.
+    Workers that compute need idle CPUs; workers that wait do not.
     """
     if evidence.throttled:
         return 0

@@ -1,4 +1,4 @@
-"""`fastload doctor PATH`: how fast the storage under a dataset is, and how much of it is cached."""
+"""`fastload doctor PATH`: speed of the storage of a dataset, and its cached share."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from fastload.tools.doctor import machine
 from fastload.tools.measured import Range
 
 _BLOCK_BYTES = 1 << 20
-_SECONDS = 1.0  # for each speed
-_FILES = 64  # that are looked at
+_SECONDS = 1.0  # per measured speed
+_FILES = 64  # maximum number of files that are examined
 _SAMPLE_BYTES = 256 << 20
-_SLICE_BYTES = 16 << 20  # whose speeds make the range
+_SLICE_BYTES = 16 << 20  # each slice is timed; the speeds form the range
 _SLOW_BYTES_PER_S = 500e6  # of storage, below which a faster one is advised
 
 
 def check(path: str, clock: Callable[[], float] = time.perf_counter) -> dict[str, Any]:
-    """What is to be known of a dataset's storage and of the machine, ready for JSON.
+    """Examines the storage of a dataset and the machine; returns figures in JSON types.
 
-    At most 256 MiB are read, for at most a second at each temperature; what was in the page cache
-    before stays there, and so cold speed is measured on files that were not.
+    Reads at most 256 MiB, for at most a second warm and a second cold. Cached pages stay cached:
+    the cold speed is measured on files that were not in the page cache.
 
     Args:
         path: A file, or a folder with files at any depth.
-        clock: Seconds.
+        clock: Function that returns seconds.
 
     Raises:
-        FileNotFoundError: there is nothing at the path.
-        ValueError: there are no bytes, or the path is remote.
+        FileNotFoundError: the path does not exist.
+        ValueError: the files are empty, or the path is remote.
     """
     if not os.path.exists(absolute(path)):
         raise FileNotFoundError(2, "there is no such file or folder", path)
@@ -71,7 +71,7 @@ def check(path: str, clock: Callable[[], float] = time.perf_counter) -> dict[str
 
 
 def _is_native(path: str) -> bool:
-    """FastLoader reads it without a dataset in Python."""
+    """Returns True if FastLoader reads the path natively."""
     try:
         return file_datasets.open(path) is not None
     except (OSError, ValueError, TypeError, IndexError, KeyError):
@@ -91,7 +91,7 @@ def _files(path: str) -> Iterator[str]:
 
 
 def _speed(files: list[str], clock: Callable[[], float]) -> dict[str, float]:
-    """The least and the greatest speed of slices that are read one after the other."""
+    """Returns the range of the speeds of slices that are read one after the other."""
     buffer = bytearray(_BLOCK_BYTES)
     start = begun = clock()
     read = of_slice = 0
@@ -111,7 +111,7 @@ def _speed(files: list[str], clock: Callable[[], float]) -> dict[str, float]:
 
 
 def find(report: dict[str, Any]) -> Iterator[str]:
-    """What follows from the numbers of a report, and from nothing else."""
+    """Returns the findings that follow from the numbers of a report."""
     facts, storage, share = report["machine"], report["storage"], report["cached_share"]
     cold, warm = report["cold_bytes_per_s"], report["warm_bytes_per_s"]
     if share < 0.5 and storage["storage"] != "memory":
@@ -156,12 +156,12 @@ def _readable(size_bytes: float) -> str:
 
 
 def _share(share: float) -> str:
-    """A percentage that is 0 or 100 for none and all only."""
+    """Formats a percentage that is 0 or 100 only for none or all."""
     return f"{share:.0%}" if share in (0, 1) else f"{min(0.99, max(0.01, share)):.0%}"
 
 
 def show(report: dict[str, Any]) -> None:
-    """Prints what `check` found."""
+    """Prints the result of `check`."""
     from rich.console import Console
 
     console = Console(soft_wrap=True, markup=False, highlight=False)

@@ -1,4 +1,4 @@
-"""What a machine is and does, as far as loading depends on it."""
+"""Facts about the machine that loading depends on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _REMOTE = {"nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "ceph", "9p", "beegf
 
 
 def facts() -> dict[str, Any]:
-    """Cores, ranks on this host, and limits; sizes in bytes, None where there is no limit."""
+    """Returns cores, ranks on this host, and limits; sizes in bytes, None without a limit."""
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     shm = shutil.disk_usage("/dev/shm") if os.path.isdir("/dev/shm") else None
     ranks = os.environ.get("LOCAL_WORLD_SIZE", "")
@@ -33,7 +33,7 @@ def facts() -> dict[str, Any]:
 
 
 def gpus() -> list[dict[str, Any]]:
-    """The links of NVIDIA's GPUs, as the kernel knows them."""
+    """Returns the PCIe links of NVIDIA GPUs, as the kernel reports them."""
     found = []
     for device in sorted(Path("/sys/bus/pci/devices").glob("*")):
         with contextlib.suppress(OSError, ValueError):
@@ -48,7 +48,7 @@ def gpus() -> list[dict[str, Any]]:
 
 
 def file_system(path: str) -> dict[str, Any]:
-    """Type of the file system that holds a path, and what its storage is."""
+    """Returns the type of the file system of a path, and of its storage."""
     best, kind, source = "", "unknown", ""
     real = os.path.realpath(path)
     with contextlib.suppress(OSError):
@@ -74,7 +74,7 @@ def file_system(path: str) -> dict[str, Any]:
 
 
 def describe_loader(loader: Any) -> dict[str, Any]:
-    """What advice needs to know of a loader."""
+    """Describes a loader for the advice."""
     iterable = sys.modules["torch"].utils.data.IterableDataset
     dataset = loader.dataset
     return {

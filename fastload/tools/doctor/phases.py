@@ -1,4 +1,4 @@
-"""Takes a training's loader away from it, phase by phase, and writes down how long steps take."""
+"""Replaces the batches of a training by cached ones, phase by phase, and times its steps."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from fastload.tools.doctor.sampled import sample_loading
 from fastload.training.nvml import Utilisation
 
 PHASES = ("real", "cached", "device", "alone")
-_CACHED = 4  # batches that are given again and again
-_MOST_READY = 64  # batches that FastLoader keeps
-_SETTLING = 2  # steps after they were dropped
+_CACHED = 4  # batches that are repeated
+_MOST_READY = 64  # batches that FastLoader prefetches
+_SETTLING = 2  # steps after dropping batches
 _UNTRAINED = 3  # times the batches of a phase, after which no optimizer is waited for
 
 
 class Finished(BaseException):
-    """Ends the script, which must not catch it: all that is to be known is known."""
+    """Ends the script after the last phase; the script must not catch it."""
 
 
 class Step(NamedTuple):
-    """From one request for a batch to the next.
+    """Time from one request for a batch to the next.
 
     Attributes:
-        start_s: On the clock of the probe.
-        wait_s: Until the batch was there.
-        step_s: All of it.
-        disturbed: Another loader gave batches meanwhile: a validation, say.
+        start_s: Start, on the clock of the probe.
+        wait_s: Time until the batch was available.
+        step_s: Duration of the step.
+        disturbed: True if another loader yielded batches meanwhile (a validation, for example).
     """
 
     start_s: float
@@ -47,18 +47,18 @@ class Step(NamedTuple):
 
 
 class Probe:
-    """Watches all loaders of a script, and puts cached batches in the place of the training's.
+    """Observes all loaders of a script, and replaces the batches of the training by cached ones.
 
-    The loader of the training is the first one beside whose batches an optimizer steps. Phases
-    end after so many of its steps, so that all ranks change over at the same one: "real" batches,
-    "cached" ones on the host, the same on the "device" if there is one, and at last each rank
-    "alone", without the exchange of gradients. The device is synchronised where phases meet only.
+    The loader of the training is the first one between whose batches an optimizer steps. A phase
+    ends after a number of its steps, so that all ranks change phases at the same step: "real"
+    batches, "cached" batches on the host, the same on the "device" if there is one, and finally
+    each rank "alone", without gradient exchange. The device is synchronised only between phases.
 
     Args:
-        steps: In each phase.
-        warm_up: Before the first.
-        clock: Seconds.
-        counters: Takes the snapshots between which the load of the machine is measured.
+        steps: Steps per phase.
+        warm_up: Steps before the first phase.
+        clock: Function that returns seconds.
+        counters: Function that takes snapshots of the load of the machine.
 
     Example:
         >>> probe = Probe(steps=40)
@@ -82,8 +82,8 @@ class Probe:
         self.phase: str | None = None
         self.notes: list[str] = []
         self.device = torch.device("cpu")
-        self.loads: dict[str, dict[str, Any]] = {}  # of the machine, by phase, and of the "whole"
-        self.epochs = 0  # begun by the training's loader while batches were real
+        self.loads: dict[str, dict[str, Any]] = {}  # load of the machine by phase
+        self.epochs = 0  # started by the training's loader during the real phase
         self.batch_bytes = 0  # of a cached batch
         self.loading: dict[str, float | None] | None = None
         self._counters = counters
@@ -102,7 +102,7 @@ class Probe:
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
-        """Has all DataLoaders of this process give their batches through the probe."""
+        """Context in which all DataLoaders of this process yield batches through the probe."""
         stock, fast = DataLoader.__iter__, FastLoader.__iter__
         forward: Any = DistributedDataParallel.forward
         probe = self
@@ -140,17 +140,17 @@ class Probe:
             return _Watched(self, loader, iter(()), 0.0)
         start = self._clock()
         inner = original(loader)
-        if isinstance(inner, _Watched):  # FastLoader calls DataLoader's
+        if isinstance(inner, _Watched):  # FastLoader calls the method of DataLoader
             return inner
         return _Watched(self, loader, inner, self._clock() - start)
 
     # --- Steps ---------------------------------------------------------------------------------
 
     def next(self, watched: _Watched) -> Any:
-        """The next batch of a loader, or in its place a cached one.
+        """Returns the next batch of a loader, or a cached batch instead.
 
         Raises:
-            StopIteration: the real loader has no more.
+            StopIteration: the real loader is exhausted.
             Finished: the last phase is over.
         """
         self.utilisation.sample()
@@ -169,7 +169,7 @@ class Probe:
             return next(watched.inner)
         if self.phase is None:
             now = self._enter("real")
-            watched.opening_s = 0.0  # of an epoch that began before
+            watched.opening_s = 0.0  # of an epoch that started before
         if self._opened is not None:
             start, wait = self._opened
             self._opened = None
@@ -190,9 +190,9 @@ class Probe:
         return batch
 
     def _empty(self, batches: Any) -> None:
-        """Drops what was loaded while the script did other things, which would hide slow loading.
+        """Drops batches that were loaded before the phase, which would hide slow loading.
 
-        The number does not depend on time, so that it is the same on all ranks.
+        Their number does not depend on time, so that it is equal on all ranks.
         """
         loader = self.loader
         ready = (loader.prefetch_factor or 2) * loader.num_workers
@@ -225,10 +225,10 @@ class Probe:
     # --- Phases --------------------------------------------------------------------------------
 
     def _advance(self, now: float) -> float:
-        """Goes on to the next phase; gives the time at which it begins."""
+        """Starts the next phase; returns its start time."""
         self._synchronize()
         done = self.taken[self._now()]
-        # What the device still had to do belongs to the last step.
+        # Pending work of the device belongs to the last step.
         done[-1] = done[-1]._replace(step_s=done[-1].step_s + self._clock() - now)
         if self._before is not None:
             self.loads[self._now()] = difference(self._before, self._counters())
@@ -291,7 +291,7 @@ class Probe:
 
 
 class _Watched:
-    """An iterator of a loader, seen by a probe."""
+    """Iterator over a loader that reports to a probe."""
 
     def __init__(self, probe: Probe, loader: Any, inner: Any, opening_s: float) -> None:
         self._probe, self.loader, self.inner, self.opening_s = probe, loader, inner, opening_s

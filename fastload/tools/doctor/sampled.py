@@ -1,4 +1,4 @@
-"""What a batch of a Python dataset takes to fetch and to collate, without workers."""
+"""Time to fetch and to collate a batch of a Python dataset, without workers."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from typing import Any
 from torch.utils.data import IterableDataset
 
 _BATCHES = 4
-_SECONDS = 1.0  # after which no other batch is begun
+_SECONDS = 1.0  # no batch starts after this time
 
 
 def sample_loading(loader: Any) -> dict[str, float | None] | None:
-    """Loads a few batches in this process, without workers; None where that says nothing.
+    """Loads a few batches in this process, without workers.
 
     Args:
-        loader: A DataLoader. Of native data and of iterable datasets nothing is sampled.
+        loader: A DataLoader.
 
     Returns:
-        Milliseconds per batch: `fetch_ms` and `collate_ms`, `cpu_ms`, the CPU time of both, and
-        `queued_ms`, in which this thread could run but no CPU was free; None if the kernel does not
-        say.
+        Milliseconds per batch: `fetch_ms` and `collate_ms`; `cpu_ms`, the CPU time of both;
+        `queued_ms`, the time in which this thread waited for a CPU, or None if the kernel does not
+        report it. None for native data and iterable datasets.
 
     Raises:
-        Exception: what the dataset or the collate_fn raises.
+        Exception: any error of the dataset or the collate_fn.
 
     Example:
         >>> sorted(sample_loading(torch.utils.data.DataLoader(range(8))))
@@ -66,7 +66,7 @@ def sample_loading(loader: Any) -> dict[str, float | None] | None:
 
 
 def _queued_s() -> float | None:
-    """How long this thread has waited for a CPU so far; None if the kernel does not say."""
+    """Returns the time this thread has waited for a CPU; None if the kernel does not report it."""
     try:
         return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
     except (OSError, ValueError, IndexError):

@@ -17,21 +17,21 @@ import torch
 from fastload.tools.doctor import machine, verdict
 from fastload.tools.doctor.phases import Finished, Probe
 
-_PATIENCE = datetime.timedelta(seconds=60)  # for the figures of the other ranks
+_PATIENCE = datetime.timedelta(seconds=60)  # wait for the figures of other ranks
 
 
 def examine(path: str, arguments: Sequence[str], probe: Probe) -> dict[str, Any] | None:
-    """Runs a script until the probe has seen enough; gives the report, on rank 0 alone.
+    """Runs a script until the probe has finished; returns the report on rank 0, else None.
 
     Args:
-        path: Of the script.
-        arguments: Of the script.
-        probe: Not yet installed.
+        path: Path of the script.
+        arguments: Arguments of the script.
+        probe: A probe that is not yet installed.
 
     Raises:
-        FileNotFoundError: there is no such script.
-        RuntimeError: it gave too few batches to measure.
-        Exception: what the script raised before it gave them.
+        FileNotFoundError: the script does not exist.
+        RuntimeError: the script loaded too few batches.
+        Exception: any error of the script before that.
     """
     if not os.path.isfile(path):
         raise FileNotFoundError(2, "there is no such script", path)
@@ -40,7 +40,7 @@ def examine(path: str, arguments: Sequence[str], probe: Probe) -> dict[str, Any]
 
 
 def watch(run: Callable[[], Any], probe: Probe) -> dict[str, Any] | None:
-    """The same for a function that trains."""
+    """Examines a training function; see `examine`."""
     shared = _Ranks(probe)
     with probe.installed():
         try:
@@ -51,7 +51,7 @@ def watch(run: Callable[[], Any], probe: Probe) -> dict[str, Any] | None:
             if leave.code and not shared.told:
                 raise
         except Exception as error:
-            traceback.print_exc()  # a line of the script is to blame, which a message does not name
+            traceback.print_exc()  # the traceback names the line of the script
             if probe.phase in (None, "real") and not shared.told:
                 raise
             probe.notes.append(
@@ -63,12 +63,12 @@ def watch(run: Callable[[], Any], probe: Probe) -> dict[str, Any] | None:
 
 
 class _Ranks:
-    """Collects the figures of all ranks by the store through which they found each other.
+    """Collects the figures of all ranks through the store of their rendezvous.
 
-    Ranks tell theirs before the script is unwound, since scripts destroy their process group then.
+    Ranks send their figures before the script unwinds, which destroys its process group.
 
     Args:
-        probe: Of this rank.
+        probe: Probe of this rank.
     """
 
     def __init__(self, probe: Probe) -> None:
@@ -78,7 +78,7 @@ class _Ranks:
         probe.on_finish = self._exchange
 
     def collected(self) -> list[dict[str, Any]] | None:
-        """The figures of all ranks; None on all ranks but the first."""
+        """Returns the figures of all ranks on rank 0; None on other ranks."""
         if not self.told and int(os.environ.get("RANK") or 0) > 0:
             return None
         return None if self._others is None else [self._own(0), *self._others]
@@ -97,7 +97,7 @@ class _Ranks:
         store = dist.distributed_c10d._get_default_store()
         if rank > 0:
             self._others = None
-            with contextlib.suppress(RuntimeError):  # the first may be gone
+            with contextlib.suppress(RuntimeError):  # rank 0 may have ended
                 store.set(f"fastload/doctor/{rank}", json.dumps(self._own(rank)))
             return
         self._others = []

@@ -1,4 +1,4 @@
-"""A report of the doctor, on a terminal and as a page."""
+"""Prints a report of the doctor, or renders it as HTML."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LEVELS = {"high": "sure", "medium": "fairly sure", "low": "not sure"}
 
 
 def bars(report: dict[str, Any]) -> list[tuple[str, str, str]]:
-    """For each phase its name, the mean time of a step with its 95 % interval, and a bar of it."""
+    """Yields name, mean step time with its 95 % interval, and a bar for each phase."""
     found = []
     for name in PHASES:
         phases = [r["phases"][name] for r in report["ranks"] if name in r["phases"]]
@@ -37,7 +37,7 @@ def bars(report: dict[str, Any]) -> list[tuple[str, str, str]]:
 
 
 def confidence(report: dict[str, Any]) -> str:
-    """How sure the verdict is, and why."""
+    """Returns the confidence of the verdict, and its reason."""
     level, reasons = report["confidence"]["level"], report["confidence"]["reasons"]
     others = [
         load["others"]
@@ -52,7 +52,7 @@ def confidence(report: dict[str, Any]) -> str:
 
 
 def quoted(report: dict[str, Any]) -> list[str]:
-    """What NVML says of the GPUs, with what that means; empty where it says nothing."""
+    """Returns the utilisation that NVML reports, with its meaning; empty if unknown."""
     said = {r["rank"]: r.get("nvml_utilisation_percent") for r in report["ranks"]}
     told = [f"{p:.0f} % (rank {rank})" for rank, p in said.items() if p is not None]
     if not told:
@@ -80,7 +80,7 @@ def show(report: dict[str, Any]) -> None:
 
 
 def page(report: dict[str, Any]) -> str:
-    """The report as a page of HTML; without matplotlib it has no timeline."""
+    """Returns the report as an HTML page; without matplotlib it has no timeline."""
     shares = [(name, Range(**share).percent()) for name, share in report["shares"].items()]
     steps = [(name, step) for name, step, _ in bars(report)]
     parts = [charts.paragraph(report["sentence"]), charts.paragraph(confidence(report))]
@@ -100,7 +100,7 @@ def page(report: dict[str, Any]) -> str:
 
 
 def _timeline(rank: dict[str, Any]) -> str:
-    """Each phase a row, from its first step on."""
+    """Draws a row per phase, from its first step."""
     phases = [name for name in PHASES if any(step[0] == name for step in rank["timeline"])]
 
     def draw(axes: Any) -> None:

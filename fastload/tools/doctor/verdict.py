@@ -1,7 +1,7 @@
-"""From the steps of each rank to a verdict with bounds, and how sure it is.
+"""Derives a verdict with bounds and a confidence from the steps of each rank.
 
-Everything here is a pure function of what was measured. A share of a step, or a gain, is a range:
-its bounds are the least and the most that the measured times allow.
+All functions are pure. A share of a step, or a gain, is a range whose bounds are the minimum and
+the maximum that the measured times allow.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from fastload.tools.doctor.phases import PHASES, Probe, Step
 from fastload.tools.measured import Range, mean_range, number
 
 SCHEMA = 2
-BOUND = 1.05  # a gain from which on something is called the bound
-BUSY = 0.15  # of all CPU time, used by others: from there on times are not this training's alone
-_WIDE = 1.2  # a range over the bound with a larger quotient of its ends decides nothing
-_MOST_GAIN = 100.0  # that is printed: above it the remaining step is too short to be known
+BOUND = 1.05  # minimum gain of a bottleneck
+BUSY = 0.15  # share of CPU time of other processes from which times are unreliable
+_WIDE = 1.2  # maximum quotient of the ends of a range that decides
+_MOST_GAIN = 100.0  # maximum printed gain: above it the remaining step is too short to be measured
 _MOST_SHARE = 0.999  # of a step
-_FEW = 3  # steps of a phase that say something
+_FEW = 3  # minimum steps of a phase
 _ENOUGH = 20  # steps of a phase
 
 
 def figures(probe: Probe, rank: int, loader: dict[str, Any]) -> dict[str, Any]:
-    """What one rank saw, ready for JSON; times in milliseconds."""
+    """Returns the figures of one rank in JSON types; times in milliseconds."""
     phases = {
         name: summary(probe.taken[name], max(1, loader.get("num_workers", 1)))
         for name in PHASES
@@ -54,7 +54,7 @@ def figures(probe: Probe, rank: int, loader: dict[str, Any]) -> dict[str, Any]:
 
 
 def summary(taken: Sequence[Step], workers: int = 1) -> dict[str, Any]:
-    """Means with their 95 % intervals: of steps, of the waiting in them, and of the rest."""
+    """Returns means with 95 % intervals: steps, their waiting time, and the rest."""
     calm = [step for step in taken if not step.disturbed]
     steps = calm if 2 * len(calm) >= len(taken) else list(taken)
     found: dict[str, Any] = {"steps": len(steps)}
@@ -69,10 +69,10 @@ def summary(taken: Sequence[Step], workers: int = 1) -> dict[str, Any]:
 
 
 def diagnose(ranks: Sequence[dict[str, Any]], machine: dict[str, Any]) -> dict[str, Any]:
-    """The verdict over all ranks, ready for JSON.
+    """Returns the verdict over all ranks, in JSON types.
 
     Args:
-        ranks: The `figures` of each.
+        ranks: The `figures` of each rank.
         machine: See `machine.facts`.
 
     Raises:
@@ -123,9 +123,9 @@ def _json(bounds: Range) -> dict[str, float]:
 
 
 def _shares(ranks: Sequence[dict[str, Any]]) -> tuple[dict[str, Range], dict[str, float]]:
-    """The share of a step that each thing costs: bounds, and the best estimate.
+    """Returns the share of a step per cost: bounds, and the best estimate.
 
-    Loading costs what it costs the rank that it costs most: the others wait for it.
+    Loading costs as much as on the slowest rank, since the other ranks wait for it.
     """
     inputs = [_input_share(rank, ranks) for rank in ranks]
     best, data = max(inputs)
@@ -151,18 +151,18 @@ def _mean_share(
 
 
 def _input_share(rank: dict[str, Any], ranks: Sequence[dict[str, Any]]) -> tuple[float, Range]:
-    """The share of a step that loading costs one rank: the best estimate, and bounds.
+    """Returns the share of a step that loading costs one rank: best estimate and bounds.
 
-    A step is waiting and the rest, `own`. Waiting is lost for certain, and a step with more of it
-    is longer by it. What else is lost to loading (workers that take CPUs away from the step, ranks
-    that wait for this one's data) is what `own` takes longer than with cached batches.
+    A step consists of waiting and the rest, `own`. Waiting is lost time. Further costs of loading
+    (workers that use CPUs of the step, ranks that wait for data of this rank) are the excess of
+    `own` over its value with cached batches.
     """
     phases = rank["phases"]
     real = phases["real"]
     step, wait = max(1e-9, real["step_ms"]), real["wait_ms"]
     faster = phases.get("cached") or phases.get("device")
     if faster is not None and rank["device"] != "cpu":
-        # The device may work on while the host waits; it cannot idle for data if no host waits.
+        # The device may compute while the host waits, but never idles for data if no host waits.
         longest = max(other["phases"]["real"]["wait_ms"] for other in ranks)
         most = max(0.0, min(2 * longest, step - faster["step_range_ms"][0]))
         lost = _excess(real, faster, "step").between(0.0, most)
@@ -172,11 +172,11 @@ def _input_share(rank: dict[str, Any], ranks: Sequence[dict[str, Any]]) -> tuple
     if faster is not None:
         shortest = min(shortest, faster["own_range_ms"][0])
         excess = _excess(real, faster, "own")
-        # It has to stand out from the noise, and on a busy machine it may be others' doing.
+        # It must exceed the noise; on a busy machine other processes may cause it.
         if excess.low > 0 and not is_busy(rank):
             least, best_excess = excess.low, (excess.low + excess.high) / 2
     waits = Range(*real["wait_range_ms"])
-    most_share = 1 - min(shortest, step) / step  # no loader beats the cached batches
+    most_share = 1 - min(shortest, step) / step  # no loader is faster than cached batches
 
     def share(wait_ms: float, excess_ms: float) -> float:
         return float((wait_ms + excess_ms) / max(1e-9, step - wait + wait_ms))
@@ -186,7 +186,7 @@ def _input_share(rank: dict[str, Any], ranks: Sequence[dict[str, Any]]) -> tuple
 
 
 def _excess(longer: dict[str, Any], shorter: dict[str, Any], name: str) -> Range:
-    """The difference of two means, with both errors."""
+    """Returns the difference of two means, with both errors."""
     error = math.hypot(
         *((p[f"{name}_range_ms"][1] - p[f"{name}_range_ms"][0]) / 2 for p in (longer, shorter))
     )
@@ -200,7 +200,7 @@ def _transfer_ms(rank: dict[str, Any]) -> Range:
 
 
 def _synchronisation_ms(rank: dict[str, Any]) -> Range:
-    """What a step would be shorter if ranks neither exchanged gradients nor waited to do so."""
+    """Returns the time per step for exchanging gradients and waiting for the exchange."""
     phases = rank["phases"]
     if "alone" not in phases:
         return Range(0.0, 0.0)
@@ -208,7 +208,7 @@ def _synchronisation_ms(rank: dict[str, Any]) -> Range:
 
 
 def _gain(share: Range) -> Range:
-    """How many times as fast a step would be without a share of it."""
+    """Returns the speed-up of a step without a share of it."""
     return Range(*(1 / (1 - lost) for lost in share))
 
 
@@ -217,14 +217,14 @@ def _is_undecided(gain: Range) -> bool:
 
 
 def is_busy(rank: dict[str, Any]) -> bool:
-    """Other processes, or the cgroup's quota, took CPU time from the measured steps."""
+    """True if other processes, or the cgroup's quota, took CPU time from the steps."""
     return any(
         (load["others"] or 0) >= BUSY or load["throttled"] for load in rank["loads"].values()
     )
 
 
 def _slowest(ranks: Sequence[dict[str, Any]], bound: str) -> int | None:
-    """The rank for which the others wait, if one stands out."""
+    """Returns the rank for which the others wait, if one stands out."""
     phase, figure = ("real", "wait_ms") if bound == "data" else ("alone", "own_ms")
     times = {r["rank"]: r["phases"][phase][figure] for r in ranks if phase in r["phases"]}
     if len(times) < 2:
@@ -238,7 +238,7 @@ def _slowest(ranks: Sequence[dict[str, Any]], bound: str) -> int | None:
 
 
 def _confidence(report: dict[str, Any], undecided: Sequence[str]) -> dict[str, Any]:
-    """How sure the verdict is ('high', 'medium', 'low'), and why not more."""
+    """Returns the confidence ('high', 'medium', 'low'), and the reason if not high."""
     loads = [load for rank in report["ranks"] for load in rank["loads"].values()]
     others = [load["others"] for load in loads if load["others"] is not None]
     weak: list[str] = []
@@ -290,7 +290,7 @@ def _sentence(report: dict[str, Any], gains: dict[str, Range], shares: dict[str,
 
 
 def times(gain: Range) -> str:
-    """A gain in words, without digits that the measurement does not hold."""
+    """Formats a gain, without digits that the measurement does not support."""
     if gain.low >= _MOST_GAIN:
         return f"more than {_MOST_GAIN:.0f} times"
     if gain.high > _MOST_GAIN:
