@@ -1,4 +1,4 @@
-"""Batches to an NVIDIA GPU through its driver: few calls for a batch, and kernels for images."""
+"""Copier to an NVIDIA GPU through its driver: few calls per batch, and kernels for images."""
 
 from __future__ import annotations
 
@@ -13,40 +13,40 @@ from fastload.device.cuda_shipment import Form, Shipment, form_of, key_of
 from fastload.device.torch_copier import Copies, TorchStreams
 from fastload.errors import CudaError, warn
 
-_MOST_FORMS = 64  # data of ever other shapes must not fill the memory
+_MAX_FORMS = 64  # bounds the memory for data whose shapes always change
 
 
 class CudaStreams(TorchStreams):
-    """What torch knows of a CUDA device, for one that copies without torch.
+    """torch's streams and memory of a CUDA device, for a copier that does not copy by torch.
 
     Args:
-        device: With its index.
+        device: The device, with its index.
     """
 
     def handle(self) -> int:
-        """The driver's name for the current stream."""
+        """Returns the driver's handle of the current stream."""
         return int(self.current().cuda_stream)
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """Memory that belongs to the current stream."""
+        """Allocates a tensor in memory of the current stream."""
         return torch.empty(shape, dtype=dtype, device=self._device)
 
     def is_pinned(self, tensor: torch.Tensor) -> bool:
-        """Whether the device reads this memory by itself."""
+        """Returns True if the tensor is in pinned memory."""
         return tensor.is_pinned()
 
 
 class Cuda:
-    """The driver's side of a device, for the iterators of one loader.
+    """A CUDA device with pinned memory and timings, for the iterators of one loader.
 
     Args:
-        streams: Torch's side of it.
-        device: The core's.
+        streams: torch's streams of the device.
+        device: The core's device.
 
     Attributes:
-        streams: The same.
-        pool: Memory that the device reads by itself.
-        times: What its streams did for the loader.
+        streams: torch's streams of the device.
+        pool: Pinned memory of batches.
+        times: Timings of the streams.
     """
 
     def __init__(self, streams: CudaStreams, device: _core.CudaDevice) -> None:
@@ -58,7 +58,7 @@ class Cuda:
         self._refuses_kernels = False
 
     def runs(self, plan: _core.PixelPlan) -> bool:
-        """Whether a kernel delivers images so; if the driver takes none, says it once."""
+        """Returns True if a kernel can apply the transforms; warns once if the driver cannot."""
         if self._refuses_kernels or not plan.has_kernel:
             return False
         try:
@@ -66,23 +66,23 @@ class Cuda:
         except CudaError as error:
             self._refuses_kernels = True
             warn(
-                f"the CPU prepares images, as the GPU does not take the kernels for that: {error}",
+                f"the CPU prepares images, since the GPU does not accept the kernels: {error}",
                 RuntimeWarning,
             )
             return False
         return True
 
     def copier(self) -> CudaCopier:
-        """For one iterator."""
+        """Returns the copier of one iterator."""
         transfer = _core.Transfer(self._device, self.pool, self.times)
         return CudaCopier(self.streams, transfer, self.pool, self._forms)
 
 
 def open_cuda(device: torch.device) -> Cuda | None:
-    """The driver's side of a device that torch can use; None if torch has to do without.
+    """Opens the driver's side of a device; returns None if torch must copy without.
 
     Args:
-        device: With its index.
+        device: A device that torch can use, with its index.
     """
     if device.type != "cuda" or torch.version.hip is not None or not torch.cuda.is_available():
         return None
@@ -91,26 +91,26 @@ def open_cuda(device: torch.device) -> Cuda | None:
         return Cuda(CudaStreams(device), _core.CudaDevice(device.index))
     except CudaError as error:
         warn(
-            f"batches are copied to {device} by torch, which takes longer: {error}",
+            f"torch copies batches to {device}, more slowly than the driver: {error}",
             RuntimeWarning,
         )
         return None
 
 
 class CudaCopier:
-    """A `Copier` that gives the driver all copies of a batch at once.
+    """A `Copier` that submits all copies of a batch to the driver in one call.
 
     Args:
-        streams: Of the device.
-        transfer: Of this copier alone.
-        pool: Memory that the device reads by itself.
-        forms: How batches are copied, by `key_of`; grows.
+        streams: torch's streams of the device.
+        transfer: The core's transfer, which no other copier uses.
+        pool: Pinned memory.
+        forms: Forms of batches by `key_of`; grows.
 
     Attributes:
-        streams: The same.
-        transfer: The same.
-        stream: The current one, when a batch was asked for last.
-        oldest: The first ticket of copies that may not have been made.
+        streams: torch's streams of the device.
+        transfer: The core's transfer.
+        stream: Handle of the current stream when a batch was last requested.
+        oldest: First ticket of copies that may be incomplete.
     """
 
     def __init__(
@@ -134,21 +134,21 @@ class CudaCopier:
 
     def submit(self, leaves: Sequence[Leaf], first: Copies | None = None) -> CudaCopies:
         """See `Copier`."""
-        if self._is_captured:  # then torch must not take memory, which would be the graph's
+        if self._is_captured:  # torch must not allocate now: the memory would belong to the graph
             self.transfer.check(self.stream)
         key = key_of(leaves)
         form = self._forms.get(key)
         if form is None:
-            if len(self._forms) >= _MOST_FORMS:
+            if len(self._forms) >= _MAX_FORMS:
                 self._forms.clear()
             form = self._forms[key] = form_of(leaves)
         shipment = form.fill(leaves, self.streams, self._pool)
         before = first.ticket if isinstance(first, CudaCopies) else -1
         ticket = self.transfer.submit(
-            form.core, shipment.sources, shipment.places, shipment.pixels, self.stream, before
+            form.core, shipment.sources, shipment.addresses, shipment.pixels, self.stream, before
         )
         if isinstance(first, CudaCopies):
-            first.handed_to = self.stream
+            first.delivered_to = self.stream
         return CudaCopies(self, ticket, shipment)
 
 
@@ -156,28 +156,28 @@ class CudaCopies:
     """See `Copies`.
 
     Args:
-        copier: Whose they are.
-        ticket: By which it knows them.
-        shipment: What they read and write.
+        copier: The copier that submitted them.
+        ticket: Their ticket in the copier's transfer.
+        shipment: The memory that they read and write.
 
     Attributes:
-        ticket: The same.
-        handed_to: The stream that waits for them already; None: none does.
+        ticket: Their ticket in the copier's transfer.
+        delivered_to: The stream that waits for them already; None: no stream does.
     """
 
     def __init__(self, copier: CudaCopier, ticket: int, shipment: Shipment) -> None:
         self.ticket = ticket
-        self.handed_to: int | None = None
+        self.delivered_to: int | None = None
         self._copier = copier
         self._home = copier.stream
         self._targets = shipment.targets
         self._owners = shipment.owners
-        self._kept = shipment.kept  # until the copies are done
+        self._kept = shipment.kept  # alive until the copies are complete
 
-    def hand_over(self) -> list[torch.Tensor]:
+    def deliver(self) -> list[torch.Tensor]:
         """See `Copies`."""
         copier = self._copier
-        if self.handed_to != copier.stream:
+        if self.delivered_to != copier.stream:
             copier.transfer.deliver(self.ticket, copier.stream)
         if copier.stream != self._home:
             current = copier.streams.current()

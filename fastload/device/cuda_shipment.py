@@ -1,4 +1,4 @@
-"""What is copied of a batch to a GPU, and where it comes to lie there."""
+"""Source and target memory of the copies of a batch to a GPU."""
 
 from __future__ import annotations
 
@@ -19,33 +19,34 @@ _ALIGNMENT = 256
 
 
 class Memory(Protocol):
-    """Who has memory on a GPU, for the current stream."""
+    """Allocator of GPU memory for the current stream."""
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """Memory that belongs to the current stream."""
+        """Allocates a tensor in memory of the current stream."""
 
     def allocate(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The same, for a copy of the tensor."""
+        """Allocates memory of the current stream for a copy of the tensor."""
 
     def is_pinned(self, tensor: torch.Tensor) -> bool:
-        """Whether the device reads this memory by itself."""
+        """Returns True if the tensor is in pinned memory."""
 
 
 @dataclass(slots=True)
 class Shipment:
-    """A batch that can be copied.
+    """The memory of one batch, ready to be copied.
 
     Attributes:
-        sources: Of each leaf an array or an address, for the core.
-        places: Addresses on the device of what is not packed, then of the memory for what is.
-        pixels: What kernels deliver.
-        targets: What is handed over, one tensor for each leaf.
-        owners: Whose memory these are.
-        kept: What is read, and memory of the device that is used meanwhile.
+        sources: An array or an address for each leaf, for the core.
+        addresses: Addresses on the device of the leaves that are copied alone, then of the memory
+            that small leaves share.
+        pixels: Arguments of the kernels.
+        targets: The delivered tensors, one for each leaf.
+        owners: Tensors that own the memory of the targets.
+        kept: Objects that must live until the copies are complete: the sources and staging memory.
     """
 
     sources: list[Any]
-    places: list[int] = field(default_factory=list)
+    addresses: list[int] = field(default_factory=list)
     pixels: list[tuple[Any, ...]] = field(default_factory=list)
     targets: list[Any] = field(default_factory=list)
     owners: list[torch.Tensor] = field(default_factory=list)
@@ -53,7 +54,7 @@ class Shipment:
 
 
 def key_of(leaves: Sequence[Leaf]) -> tuple[Any, ...]:
-    """What decides how a batch is copied, apart from its contents."""
+    """Returns the key of batches that are copied in the same form: shapes, dtypes and strides."""
     return tuple(
         [
             (leaf.shape, leaf.dtype)
@@ -68,39 +69,39 @@ def key_of(leaves: Sequence[Leaf]) -> tuple[Any, ...]:
 
 @dataclass(slots=True)
 class Form:
-    """How batches of one key are copied; made once for all of them.
+    """The form in which all batches of one key are copied.
 
     Attributes:
-        core: The same for the core.
-        slab_bytes: Of the memory that small tensors share; 0: none do.
-        groups: Of it, by dtype: the dtype, the numbers of elements in a row of pieces, and the
-            tensors among these: leaf, piece, shape and stride.
-        whole: Tensors with memory of their own: leaf, shape, dtype, and whether they have elements.
-        tensors: Leaves that torch has: leaf, and whether the device has to read it by itself.
+        core: The form for the core.
+        slab_bytes: Size of the memory that small tensors share, in bytes; 0: there are none.
+        views: Views of this memory by dtype: the dtype, the numbers of elements of consecutive
+            views, and the tensors among them: leaf, number of the view, shape and stride.
+        whole: Tensors with their own memory: leaf, shape, dtype, and True if they have elements.
+        tensors: Leaves that are tensors: leaf, and True if the device reads it from pinned memory.
         raw: Leaves that kernels deliver.
     """
 
     core: _core.ShipmentForm
     slab_bytes: int
-    groups: list[tuple[torch.dtype, list[int], list[tuple[int, int, Any, Any]]]]
+    views: list[tuple[torch.dtype, list[int], list[tuple[int, int, Any, Any]]]]
     whole: list[tuple[int, Sequence[int], torch.dtype, bool]]
     tensors: list[tuple[int, bool]]
     raw: list[int]
 
     def fill(self, leaves: Sequence[Leaf], memory: Memory, pool: _core.SlotPool) -> Shipment:
-        """One batch, for the current stream.
+        """Returns the shipment of one batch, for the current stream.
 
         Args:
-            leaves: Of the key.
-            memory: On the device.
-            pool: Memory that the device reads by itself; arrays are in such.
+            leaves: The tensors of the batch, of this form's key.
+            memory: Allocator of memory on the device.
+            pool: Pinned memory; the arrays are in it.
         """
         found: list[Any] = list(leaves)
         made = Shipment(found, targets=[None] * len(found), kept=[leaves, found])
         targets = made.targets
         dense: dict[int, torch.Tensor] = {}
         for leaf, is_read in self.tensors:
-            source = dense[leaf] = _in_one_block(found[leaf])
+            source = dense[leaf] = _dense(found[leaf])
             if is_read:
                 source = _pinned(source, memory, pool)
             made.kept.append(source)
@@ -113,28 +114,28 @@ class Form:
                 else memory.allocate(like)
             )
             if has_elements:
-                made.places.append(target.data_ptr())
+                made.addresses.append(target.data_ptr())
                 made.owners.append(target)
-        made.places.append(self._share(targets, made.owners, memory) if self.slab_bytes else 0)
+        made.addresses.append(self._share(targets, made.owners, memory) if self.slab_bytes else 0)
         for leaf in self.raw:
             _deliver(leaves[leaf], leaf, made, memory, pool)
         return made
 
     def _share(self, targets: list[Any], owners: list[torch.Tensor], memory: Memory) -> int:
-        """Gives small tensors their part of new memory, whose address it returns."""
+        """Allocates the memory that small tensors share; returns its address."""
         slab = memory.empty([self.slab_bytes], torch.uint8)
         owners.append(slab)
-        for dtype, counts, places in self.groups:
-            # What is written to one of them is no change of the others for autograd.
-            pieces = slab.view(dtype).unsafe_split_with_sizes(counts)
-            for leaf, number, shape, stride in places:
-                piece = pieces[number]
-                targets[leaf] = piece if shape is None else piece.as_strided(shape, stride).data
+        for dtype, counts, members in self.views:
+            # Autograd must not take a write to one of them as a change of the others.
+            views = slab.view(dtype).unsafe_split_with_sizes(counts)
+            for leaf, number, shape, stride in members:
+                view = views[number]
+                targets[leaf] = view if shape is None else view.as_strided(shape, stride).data
         return slab.data_ptr()
 
 
 def form_of(leaves: Sequence[Leaf]) -> Form:
-    """How batches of the key of this one are copied."""
+    """Returns the form of batches with the key of these leaves."""
     made = Form(_core.ShipmentForm([], []), 0, [], [], [], [])
     plain = {i: _outline(leaf) for i, leaf in enumerate(leaves) if not isinstance(leaf, Raw)}
     small = [i for i, outline in plain.items() if 0 < outline.nbytes < _SMALL_BYTES]
@@ -152,48 +153,48 @@ def form_of(leaves: Sequence[Leaf]) -> Form:
                 copies.append((i, outline.nbytes))
         if isinstance(leaf, torch.Tensor):
             made.tensors.append((i, i not in small and outline.nbytes > 0))
-    rooms = [math.ceil(plain[i].nbytes / _ALIGNMENT) * _ALIGNMENT for i in small]
-    starts = [sum(rooms[:place]) for place in range(len(small))]
+    padded = [math.ceil(plain[i].nbytes / _ALIGNMENT) * _ALIGNMENT for i in small]
+    starts = [sum(padded[:number]) for number in range(len(small))]
     packed = [(i, start, plain[i].nbytes) for i, start in zip(small, starts, strict=True)]
-    made.slab_bytes = sum(rooms)
+    made.slab_bytes = sum(padded)
     for dtype in dict.fromkeys(plain[i].dtype for i in small):
-        group = [(i, start) for i, start, _ in packed if plain[i].dtype == dtype]
-        made.groups.append(_pieces(dtype, group, plain, made.slab_bytes))
+        members = [(i, start) for i, start, _ in packed if plain[i].dtype == dtype]
+        made.views.append(_views(dtype, members, plain, made.slab_bytes))
     made.core = _core.ShipmentForm(copies, packed)
     return made
 
 
-def _pieces(
-    dtype: torch.dtype, group: list[tuple[int, int]], plain: dict[int, torch.Tensor], end: int
+def _views(
+    dtype: torch.dtype, members: list[tuple[int, int]], plain: dict[int, torch.Tensor], end: int
 ) -> tuple[torch.dtype, list[int], list[tuple[int, int, Any, Any]]]:
-    """See `Form.groups`; `group`: leaves and where they start in the shared memory."""
+    """Returns the entry of `Form.views`; `members`: leaves and their offsets in bytes."""
     counts: list[int] = []
-    places: list[tuple[int, int, Any, Any]] = []
+    tensors: list[tuple[int, int, Any, Any]] = []
     used = 0
-    for leaf, start in group:
+    for leaf, start in members:
         outline = plain[leaf]
         if start // dtype.itemsize > used:
             counts.append(start // dtype.itemsize - used)
         is_flat = outline.dim() == 1 and outline.stride() == (1,)
-        places.append(
+        tensors.append(
             (leaf, len(counts), *((None, None) if is_flat else (outline.shape, outline.stride())))
         )
         counts.append(outline.numel())
         used = start // dtype.itemsize + outline.numel()
     if end // dtype.itemsize > used:
         counts.append(end // dtype.itemsize - used)
-    return dtype, counts, places
+    return dtype, counts, tensors
 
 
 def _outline(leaf: Any) -> torch.Tensor:
-    """A tensor like the one that is handed over, without memory."""
+    """Returns a tensor like the delivered one, without memory."""
     if isinstance(leaf, np.ndarray):
         return torch.empty(leaf.shape, dtype=torch_dtype(leaf.dtype.name), device="meta")
     return torch.empty_like(leaf, device="meta")
 
 
-def _in_one_block(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor, or if it has gaps or overlaps a copy without, with strides in the same order."""
+def _dense(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns the tensor; if it has holes or overlaps, a dense copy with the same stride order."""
     if tensor.is_contiguous():
         return tensor
     dense = torch.empty_like(tensor)
@@ -201,10 +202,10 @@ def _in_one_block(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _pinned(source: torch.Tensor, memory: Memory, pool: _core.SlotPool) -> torch.Tensor:
-    """The bytes of a tensor where the device reads them by itself.
+    """Returns the bytes of a tensor in pinned memory.
 
-    The driver would read them elsewhere too, but hold up this thread until it has, and that is when
-    the stream has come to it.
+    The driver reads other memory as well, but blocks the calling thread until the stream has
+    reached the copy.
     """
     if memory.is_pinned(source):
         return source

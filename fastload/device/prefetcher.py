@@ -1,4 +1,4 @@
-"""Brings batches to a device: copied ahead, beside the stream that computes."""
+"""Copies batches to a device ahead of the consumer, in parallel to the stream that computes."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from fastload.device.torch_copier import (
 )
 from fastload.errors import CudaError, StoppedError, warn
 
-_AHEAD = 1  # batches that are copied before they are asked for
-_RUNNING = 4  # batches handed out whose copies may still be running: they hold their sources
+_AHEAD = 1  # batches that are copied before they are requested
+_MAX_RUNNING = 4  # delivered batches with incomplete copies, which hold their sources
 _NEEDED = ("Stream", "Event", "current_stream", "current_device", "stream")
 
 T = TypeVar("T")
@@ -36,27 +36,27 @@ T = TypeVar("T")
 
 @dataclass
 class _Turn(Generic[T]):
-    """A batch that waits for its turn, and from when on it is copied."""
+    """A batch that waits for its turn; its copies may have been submitted."""
 
     parts: Parts | None
     build: Build
-    beside: T
+    payload: T
     copies: Copies | None = None
     moves: Moves | None = None
 
 
 class Prefetcher:
-    """Gives the batches of a source on a device, copied ahead of the consumer.
+    """Delivers batches on a device, copied ahead of the consumer.
 
-    The memory of a copy belongs to the stream on which the consumer computes, which waits for the
-    copy when it is handed over. The host waits only for the copies of a batch that it handed out
-    some batches ago, when it is so far ahead of the device. Threads take turns.
+    The memory of a copy belongs to the stream on which the consumer computes; that stream waits for
+    the copy when the batch is delivered. The host waits only for the copies of a batch that it
+    delivered a few batches ago, if it is that far ahead of the device. Threads take turns.
 
     Args:
-        device: With its index.
-        copier: To it; of this prefetcher alone.
-        ahead: Batches that are copied before they are asked for.
-        buffers: Where batches are put when they are handed over; None: each is its own.
+        device: The device, with its index.
+        copier: A copier to the device, which no other prefetcher uses.
+        ahead: Number of batches that are copied before they are requested.
+        buffers: Tensors that all batches share; None: each batch has its own.
     """
 
     def __init__(
@@ -74,37 +74,37 @@ class Prefetcher:
         self._pid = os.getpid()
         self._lock = threading.Lock()  # guards what follows
         self._coming: collections.deque[_Turn[Any] | Exception] = collections.deque()
-        self._running: collections.deque[Copies] = collections.deque()  # handed over
+        self._running: collections.deque[Copies] = collections.deque()  # delivered
 
     def next(
         self,
         load: Callable[[], tuple[Any, T]],
         load_ready: Callable[[], tuple[Any, T] | None],
     ) -> tuple[Any, T]:
-        """The next batch on the device, and what was loaded with it.
+        """Returns the next batch on the device, and the payload that was loaded with it.
 
         Args:
-            load: Gives a batch, or its `Parts`, and anything beside it. What it raises is raised
-                at its turn.
-            load_ready: The same, or None if the caller would have to wait for it.
+            load: Loads a batch, or its `Parts`, and a payload. Its errors are raised at the turn
+                of the batch.
+            load_ready: Like `load`, but returns None if the caller would have to wait.
 
         Raises:
-            CudaError: the device is lost; or a graph is captured from the caller's stream, and the
-                same batch is given when that is over.
-            StoppedError: in a forked child.
-            Exception: what was raised when the batch was loaded or copied.
+            CudaError: the device is lost; or the caller's stream is capturing a graph, after which
+                the same batch is delivered.
+            StoppedError: the caller is in a forked child.
+            Exception: an error of loading or copying this batch.
         """
         if self._pid != os.getpid():  # the lock may have been copied while it was held
             raise StoppedError("the iterator belongs to the parent process; make a new one here")
         with self._lock:
             self._copier.ask()
             self._drop_done()
-            while len(self._running) > _RUNNING:
+            while len(self._running) > _MAX_RUNNING:
                 self._running[0].wait()
                 self._drop_done()
             if not self._coming:
                 self._take(load)
-            self._submit()  # now: the source may put the next batch into the same memory
+            self._submit()  # before loading more: the engine may reuse the memory
             taken = False
             while len(self._coming) <= self._ahead and not self._ends():
                 if not self._take(load_ready):
@@ -120,40 +120,40 @@ class Prefetcher:
                 finally:
                     del turn  # whose traceback holds this frame
             assert turn.copies is not None
-            tensors = turn.copies.hand_over()
+            tensors = turn.copies.deliver()
             self._coming.popleft()
             self._running.append(turn.copies)
-            others = [] if turn.moves is None else turn.moves.hand_over()
+            others = [] if turn.moves is None else turn.moves.deliver()
             if self._buffers is not None:
                 tensors = self._buffers.fill(tensors)
-            return turn.build([*tensors, *others] if others else tensors), turn.beside
+            return turn.build([*tensors, *others] if others else tensors), turn.payload
 
     def _take(self, load: Callable[[], tuple[Any, Any] | None]) -> bool:
         try:
             loaded = load()
         except StopIteration:
-            self._coming.append(StopIteration())  # the other one's traceback holds the source
+            self._coming.append(StopIteration())  # the original's traceback holds the source
         except Exception as error:
             if self._coming and _is_timeout(error):
-                return False  # nobody waits for that batch yet
+                return False  # the consumer does not wait for that batch yet
             self._coming.append(error)
         else:
             if loaded is None:
                 return False
-            batch, beside = loaded
+            batch, payload = loaded
             try:
                 parts = batch if isinstance(batch, Parts) else take_apart(batch, self._device)
-            except Exception as error:  # of a container that cannot be copied
+            except Exception as error:  # a container cannot be copied
                 self._coming.append(error)
             else:
-                self._coming.append(_Turn(parts, parts.build, beside))
+                self._coming.append(_Turn(parts, parts.build, payload))
         return True
 
     def _submit(self) -> None:
-        """Begins to copy what was loaded; what cannot be copied now is tried again at its turn."""
+        """Submits the loaded batches; a batch that cannot be submitted is retried at its turn."""
         if not torch.is_inference_mode_enabled():
             return self._submit_all()
-        with torch.inference_mode(False):  # it may be handed over outside of that
+        with torch.inference_mode(False):  # the batch may be delivered outside of inference mode
             return self._submit_all()
 
     def _submit_all(self) -> None:
@@ -189,22 +189,22 @@ class Prefetcher:
             return
         coming = [turn.copies for turn in self._coming if isinstance(turn, _Turn)]
         for copies in [*self._running, *coming]:
-            # Memory on either side must not go while it is copied.
+            # Memory on both sides must not be freed while it is copied.
             with contextlib.suppress(Exception):  # at exit the device may be gone
                 if copies is not None:
                     copies.wait()
 
 
 class Target:
-    """Where the batches of a loader are brought.
+    """The device to which the batches of a loader are copied.
 
     Args:
-        device: With its index.
-        static: Batches of one shape come in the same tensors, those of all iterators.
+        device: The device, with its index.
+        static: True if all batches of one shape, of all iterators, use the same tensors.
 
     Attributes:
-        device: The same.
-        pool: Memory for the engine that the device reads by itself; None: any memory will do.
+        device: The device, with its index.
+        pool: Pinned memory for the engine; None: the engine may use any memory.
     """
 
     def __init__(self, device: torch.device, static: bool = False) -> None:
@@ -215,10 +215,10 @@ class Target:
         if self._cuda is not None:
             self._streams = self._cuda.streams
         self._buffers = StaticBuffers(self._streams) if static else None
-        self._complained = False
+        self._warned = False
 
     def check(self) -> None:
-        """Raises now what torch raises for a device that it cannot use, not at the first batch."""
+        """Raises torch's error for a device that it cannot use, before the first batch."""
         if self._cuda is None:
             self._streams.allocate(torch.empty(0))
 
@@ -229,15 +229,15 @@ class Target:
 
     @property
     def times(self) -> _core.StreamTimes | None:
-        """What the device's streams did for the batches; None: nobody measures it."""
+        """Timings of the device's streams; None: they are not measured."""
         return None if self._cuda is None else self._cuda.times
 
     def runs(self, plan: _core.PixelPlan) -> bool:
-        """Whether the device itself can deliver images so, of what is stored."""
+        """Returns True if the device can apply these transforms to stored images."""
         return self._cuda is not None and self._cuda.runs(plan)
 
     def prefetcher(self) -> Prefetcher:
-        """For one iterator."""
+        """Returns the prefetcher of one iterator."""
         copier: Copier = StreamCopier(self._streams)
         if self._cuda is not None:
             copier = self._cuda.copier()
@@ -245,18 +245,18 @@ class Target:
         return Prefetcher(self.device, copier, ahead=ahead, buffers=self._buffers)
 
     def reserve(self, batch_bytes: int, depth: int) -> None:
-        """Takes memory before an iterator begins, and warns once where it is not what it should be.
+        """Reserves pinned memory before an iterator starts; warns once if there is not enough.
 
         Args:
-            batch_bytes: Of a batch.
-            depth: Batches that the engine keeps ready.
+            batch_bytes: Size of a batch in bytes.
+            depth: Number of batches that the engine keeps ready.
         """
         if self._cuda is None:
             return
-        self._cuda.pool.reserve(batch_bytes * (depth + _AHEAD + _RUNNING + 1))
+        self._cuda.pool.reserve(batch_bytes * (depth + _AHEAD + _MAX_RUNNING + 1))
         complaint = self._cuda.pool.complaint
-        if complaint and not self._complained:
-            self._complained = True
+        if complaint and not self._warned:
+            self._warned = True
             warn(complaint, RuntimeWarning)
 
 
@@ -266,10 +266,10 @@ def _has_streams(device: torch.device) -> bool:
 
 
 def device_with_index(device: torch.device | str | int | None) -> torch.device | None:
-    """The device that is meant, which is the current one of its type; None for the CPU.
+    """Returns the device with its index, by default the current one; None for the CPU.
 
     Raises:
-        Exception: what torch raises for a device that it cannot use.
+        Exception: torch cannot use the device.
     """
     if device is None:
         return None

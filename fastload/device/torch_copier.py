@@ -1,4 +1,4 @@
-"""Who copies the tensors of a batch to a device: the interface, and torch's own streams."""
+"""Copying the tensors of a batch to a device: the interface, and a copier on torch's streams."""
 
 from __future__ import annotations
 
@@ -13,88 +13,89 @@ from fastload.batch.parts import Leaf, moved
 
 
 class Copies(Protocol):
-    """The copies of one batch, on their way. Keeps what they read until they are done."""
+    """The submitted copies of one batch. Keeps their sources alive until they are complete."""
 
-    def hand_over(self) -> list[torch.Tensor]:
-        """The copies, for the stream on which the calling thread computes, which waits for them.
+    def deliver(self) -> list[torch.Tensor]:
+        """Makes the current stream of the calling thread wait for the copies, and returns them.
 
         Raises:
-            CudaError: a graph is captured from that stream, or the device is lost. In the first
-                case the copies can still be handed over afterwards.
+            CudaError: the current stream is capturing a graph, or the device is lost. In the first
+                case the copies can still be delivered afterwards.
         """
 
     @property
     def done(self) -> bool:
-        """Whether the device has made them."""
+        """True if the device has completed the copies."""
 
     def wait(self) -> None:
-        """Stops the host until the device has made them."""
+        """Blocks the calling thread until the device has completed the copies."""
 
 
 class Copier(Protocol):
-    """Copies for one iterator, beside the stream on which its consumer computes."""
+    """Copies the batches of one iterator, in parallel to the consumer's computations."""
 
     @property
     def streams(self) -> Streams:
-        """Of the device."""
+        """The streams of the device."""
 
     def ask(self) -> None:
-        """Says that the current stream has nothing more to do until it is given a batch.
+        """Reports that the current stream has no further work until a batch is delivered.
 
         Raises:
             CudaError: the device is lost.
         """
 
     def submit(self, leaves: Sequence[Leaf], first: Copies | None = None) -> Copies:
-        """Begins to copy a batch, to memory that belongs to the current stream.
+        """Starts to copy a batch into memory that belongs to the current stream.
 
         Args:
-            leaves: Of the batch.
-            first: A batch that is handed over to the same stream next: these may be begun together.
+            leaves: The tensors of the batch.
+            first: Copies that are delivered to the same stream next; both may be submitted in one
+                call.
 
         Raises:
-            CudaError: a graph is captured from the current stream, or the device is lost. Nothing
-                was begun.
-            Exception: what torch raises where memory is short.
+            CudaError: the current stream is capturing a graph, or the device is lost. No copy was
+                started.
+            Exception: torch could not allocate the memory.
         """
 
 
 class Streams(Protocol):
-    """The streams of one device, as far as copying needs them."""
+    """The stream operations of one device that copying needs."""
 
     def current(self) -> Any:
-        """The stream on which the calling thread computes."""
+        """Returns the current stream of the calling thread."""
 
     def side(self) -> Any:
-        """The stream for copies."""
+        """Returns the stream for copies."""
 
     def record(self, stream: Any) -> Any:
-        """An event behind all that the stream was given so far."""
+        """Records an event after all work that the stream has now, and returns it."""
 
     def wait(self, stream: Any, event: Any) -> None:
-        """What the stream is given from now on starts after the event; the host goes on."""
+        """Makes later work of the stream wait for the event; does not block the host."""
 
     def is_past(self, event: Any) -> bool:
-        """Whether the device has come to the event."""
+        """Returns True if the device has reached the event."""
 
     def synchronize(self, event: Any) -> None:
-        """Stops the host until the device has come to the event."""
+        """Blocks the calling thread until the device has reached the event."""
 
     def allocate(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Memory for a copy of the tensor, that belongs to the current stream."""
+        """Allocates memory of the current stream for a copy of the tensor."""
 
     def copy(self, stream: Any, target: torch.Tensor, source: torch.Tensor) -> None:
-        """Gives the stream a copy to do."""
+        """Enqueues a copy on the stream."""
 
     def use(self, tensor: torch.Tensor, stream: Any) -> None:
-        """A stream that is not the one of its memory will use the tensor."""
+        """Records that a stream other than that of its memory uses the tensor."""
 
 
 class TorchStreams:
-    """The streams that torch has for a device.
+    """torch's streams of a device.
 
     Args:
-        device: With its index.
+        device: The device, with its index.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -145,10 +146,10 @@ def _side_stream(device: torch.device) -> Any:
 
 
 class NoStreams:
-    """Stands in for the streams of a device that has none: all is done at once.
+    """Replaces the streams of a device without streams: operations complete immediately.
 
     Args:
-        device: Where to.
+        device: The device.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -186,20 +187,20 @@ class NoStreams:
 
 
 class StreamCopier:
-    """A `Copier` that asks torch for each copy. It takes tensors only.
+    """A `Copier` that calls torch for each copy. It accepts tensors only.
 
     Args:
-        streams: Of the device.
+        streams: The streams of the device.
 
     Attributes:
-        streams: The same.
+        streams: The streams of the device.
     """
 
     def __init__(self, streams: Streams) -> None:
         self.streams = streams
 
     def ask(self) -> None:
-        """See `Copier`; nothing is measured here."""
+        """See `Copier`; this one measures nothing."""
 
     def submit(self, leaves: Sequence[Leaf], first: Copies | None = None) -> _StreamCopies:
         """See `Copier`."""
@@ -215,10 +216,10 @@ class _StreamCopies:
         assert len(sources) == len(leaves), "kernels are for CUDA"
         self._streams = streams
         self._sources = sources
-        self._home = streams.current()  # whose memory the copies lie in
+        self._home = streams.current()  # owns the memory of the copies
         self._targets = [streams.allocate(source) for source in sources]
         side = streams.side()
-        # The memory may be used until now by what the consumer has launched.
+        # Kernels that the consumer launched may still use this memory.
         streams.wait(side, streams.record(self._home))
         try:
             for target, source in zip(self._targets, sources, strict=True):
@@ -228,14 +229,14 @@ class _StreamCopies:
             raise
         self._ready = streams.record(side)
 
-    def hand_over(self) -> list[torch.Tensor]:
+    def deliver(self) -> list[torch.Tensor]:
         """See `Copies`."""
         current = self._streams.current()
         self._streams.wait(current, self._ready)
         if current != self._home:
             for target in self._targets:
                 self._streams.use(target, current)
-        targets, self._targets = self._targets, []  # now they are the consumer's
+        targets, self._targets = self._targets, []  # the consumer owns them now
         return targets
 
     @property
@@ -249,15 +250,15 @@ class _StreamCopies:
 
 
 class Moves:
-    """What moves by itself, moved before its batch is handed over.
+    """Objects of a batch that are moved by their own method `to`, before the batch is delivered.
 
     Args:
-        streams: Of the device.
+        streams: The streams of the device.
         others: See `Parts.others`.
-        device: Where to.
+        device: The device.
 
     Raises:
-        Exception: what such a method raised.
+        Exception: a method `to` failed.
     """
 
     def __init__(self, streams: Streams, others: Sequence[Any], device: torch.device) -> None:
@@ -266,12 +267,12 @@ class Moves:
         self._home = streams.current()
         self._moved = [moved(other, device) for other in others]
 
-    def hand_over(self) -> list[Any]:
-        """The same, for the stream on which the calling thread computes."""
+    def deliver(self) -> list[Any]:
+        """Returns the objects on the device, for the current stream of the calling thread."""
         current = self._streams.current()
         if current == self._home:
             return self._moved
-        # Their memory is the other stream's, and how to tell that it is lent is not known.
+        # Their memory belongs to another stream, and such objects have no `record_stream`.
         self._streams.wait(current, self._streams.record(self._home))
         on_cpu = [moved(one, torch.device("cpu")) for one in self._moved]
         self._streams.synchronize(self._streams.record(current))
@@ -279,27 +280,27 @@ class Moves:
 
 
 class StaticBuffers:
-    """Tensors whose addresses stay, one for each tensor of the batches of one shape.
+    """Tensors with fixed addresses, one for each tensor of the batches of one shape.
 
-    They are filled on the stream on which the calling thread computes: what it was given before
-    still sees the batch before.
+    They are filled on the current stream of the calling thread, so that work enqueued earlier still
+    reads the previous batch.
 
     Args:
-        streams: Of the device.
+        streams: The streams of the device.
     """
 
     def __init__(self, streams: Streams) -> None:
         self._streams = streams
         self._buffers: dict[Any, list[torch.Tensor]] = {}
-        self._last: Any = None  # the stream that uses them
+        self._last: Any = None  # the stream that used them last
 
     def fill(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The buffers for such tensors, with their contents."""
+        """Copies the tensors into the buffers of their shapes, and returns these."""
         streams = self._streams
         current, last = streams.current(), self._last
         key = tuple((tensor.shape, tensor.stride(), tensor.dtype) for tensor in tensors)
         if key not in self._buffers:
-            with torch.inference_mode(False):  # they may be filled outside of that
+            with torch.inference_mode(False):  # they may be filled outside of inference mode
                 self._buffers[key] = [streams.allocate(tensor) for tensor in tensors]
         buffers = self._buffers[key]
         if last is not None and last != current:
@@ -309,4 +310,6 @@ class StaticBuffers:
         self._last = current
         for buffer, tensor in zip(buffers, tensors, strict=True):
             streams.copy(current, buffer, tensor)
-        return [buffer.detach() for buffer in buffers]  # what is done to those stays theirs
+        return [
+            buffer.detach() for buffer in buffers
+        ]  # in-place changes of metadata stay with the caller

@@ -111,14 +111,14 @@ class Captured(StreamCopier):
         if self.captures:
             raise CudaError("captured")
         copies = super().submit(leaves, first)
-        hand_over = copies.hand_over
+        deliver = copies.deliver
 
         def guarded() -> list[torch.Tensor]:
             if self.captures:
                 raise CudaError("captured")
-            return hand_over()
+            return deliver()
 
-        copies.hand_over = guarded  # type: ignore[method-assign]
+        copies.deliver = guarded  # type: ignore[method-assign]
         return copies
 
 
