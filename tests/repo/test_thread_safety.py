@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import os
 import re
 import shutil
@@ -23,6 +25,7 @@ FLAGS = [
     *("-isystem", sysconfig.get_paths()["include"]),
     *("-Wno-everything", "-Wthread-safety", "-Wthread-safety-beta"),  # beta: the order of locks
 ]
+CHECKS = ["--allow-no-checks", "--checks=-*,clang-diagnostic-*", "--warnings-as-errors=*"]
 
 
 def has_mutex(path: Path) -> bool:
@@ -33,15 +36,36 @@ def has_mutex(path: Path) -> bool:
     return any(re.search(r"\bMutex\b", one) for one in [text, *headers])
 
 
-def analysed(path: Path) -> str:
-    """What the analysis reports for a source and its headers; empty if nothing."""
+@functools.cache
+def surroundings() -> tuple[Path | str, str]:
+    """Return the program, and a digest of it, of its arguments and of all headers of csrc."""
     next_to_python = Path(sys.executable).parent / "clang-tidy"
     program = next_to_python if next_to_python.exists() else shutil.which("clang-tidy")
     assert program, "clang-tidy is part of the extra `test`"
-    checks = ["--allow-no-checks", "--checks=-*,clang-diagnostic-*", "--warnings-as-errors=*"]
-    command = [program, "--quiet", *checks, path, "--", *FLAGS]
+    version = subprocess.run([program, "--version"], capture_output=True, check=True).stdout
+    digest = hashlib.sha256(b"\n".join([version, *(word.encode() for word in [*CHECKS, *FLAGS])]))
+    for header in sorted(CSRC.rglob("*.h")):
+        digest.update(f"{header}\n{header.read_text()}".encode())
+    return program, digest.hexdigest()
+
+
+def analysed(path: Path) -> str:
+    """What the analysis reports for a source and its headers; empty if nothing.
+
+    The report on the same content by the same program is read from build/thread_safety.
+    """
+    program, around = surroundings()
+    name = hashlib.sha256(f"{around}{path.name}{path.read_text()}".encode()).hexdigest()
+    known = ROOT / "build" / "thread_safety" / name
+    if known.exists():
+        return known.read_text()
+    command = [program, "--quiet", *CHECKS, path, "--", *FLAGS]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode == 0) == (not done.stdout.strip()), done.stdout + done.stderr
+    known.parent.mkdir(parents=True, exist_ok=True)
+    part = known.with_name(f"{name}.{os.getpid()}")
+    part.write_text(done.stdout)
+    part.rename(known)
     return done.stdout
 
 

@@ -219,7 +219,7 @@ FAULTS = [
         "fastload/packing/jobs/failures.py",
         'return cls(RuntimeError(f"{type(error).__name__}: {error}"), text)',
         "return cls(RuntimeError(), text)",
-        "packing/kinds/test_mapstyle.py",
+        "packing/jobs/test_failures.py",
     ),
     Fault(
         "numbers of classes are exported as text",
