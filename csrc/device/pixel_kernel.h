@@ -25,7 +25,7 @@ constexpr uint32_t kPixelsPerBlock = kPixelThreads * kPixelsPerThread;
 
 // The argument of every kernel. Pointers are addresses on the device.
 struct PixelArguments {
-  const void* in;  // `images` stored images, without gaps
+  const void* in;  // `images` stored images, one after another
   const ImageWindow*
       windows;  // one per image; nullptr: images are delivered from their first pixel
   void* out;
