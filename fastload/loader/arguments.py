@@ -30,7 +30,7 @@ from fastload.order.samplers import is_own
 from fastload.order.weighted_sampler import WeightedSampler
 
 _SHUFFLED = "made_of_shuffle"
-_THREADS_PER_CPU = 8  # more are a mistake; some more than CPUs help where files are slow
+_MAX_THREADS_PER_CPU = 8  # more are a mistake; a few per CPU help with slow files
 
 # Older torch lacks some arguments: they are accepted and not passed on.
 _TORCH_ARGUMENTS = frozenset(inspect.signature(DataLoader.__init__).parameters)
@@ -267,17 +267,17 @@ _NAMES = tuple(each.name for each in fields(LoaderArguments) if each.init)
 
 
 def mark_shuffled(loader: Any) -> None:
-    """Marks a sampler that was made of `shuffle=True`: a loader may be rebuilt with both."""
+    """Marks a sampler that was made from `shuffle=True`: a rebuilt loader may be given both."""
     if loader.shuffle and type(loader.sampler) in (RandomSampler, KeyedSampler):
         setattr(loader.sampler, _SHUFFLED, True)
 
 
 def check_prefetch(prefetch_factor: Any) -> None:
-    """Raises for what `prefetch_factor` cannot be where `num_workers` is left out.
+    """Checks `prefetch_factor` of a loader that chooses its number of threads.
 
     Raises:
-        TypeError: it is no integer.
-        ValueError: it is not positive.
+        TypeError: `prefetch_factor` is not an integer.
+        ValueError: `prefetch_factor` is not positive.
     """
     if isinstance(prefetch_factor, bool) or not hasattr(prefetch_factor, "__index__"):
         raise TypeError(f"prefetch_factor must be an integer, not {prefetch_factor!r}")
@@ -286,11 +286,11 @@ def check_prefetch(prefetch_factor: Any) -> None:
 
 
 def pins(device_name: str, *, may_warn: bool) -> bool:
-    """Whether batches can be pinned; warns in torch's words where they cannot be.
+    """Returns True if batches can be pinned; warns with torch's message if they cannot.
 
     Args:
-        device_name: What `pin_memory_device` says.
-        may_warn: Whether it has not been said before.
+        device_name: `pin_memory_device` of the loader.
+        may_warn: False if the warning was issued before.
     """
     if device_name and may_warn:
         warn(
@@ -307,22 +307,22 @@ def pins(device_name: str, *, may_warn: bool) -> bool:
     return found and not torch.backends.mps.is_available()
 
 
-def warn_of_threads(num_workers: int, said: set[str]) -> None:
-    """Warns, once, of many more threads than CPUs."""
-    if num_workers <= _THREADS_PER_CPU or "threads" in said:
+def warn_of_threads(num_workers: int, warned: set[str]) -> None:
+    """Warns once of many more threads than CPUs."""
+    if num_workers <= _MAX_THREADS_PER_CPU or "threads" in warned:
         return
     cpus = len(os.sched_getaffinity(0))
-    if num_workers > _THREADS_PER_CPU * cpus:
-        said.add("threads")
+    if num_workers > _MAX_THREADS_PER_CPU * cpus:
+        warned.add("threads")
         warn(
             f"num_workers={num_workers} threads load this dataset, and {cpus} CPUs run them; where "
             "num_workers is left out, there are at most 4"
         )
 
 
-def warn_of_unused(loader: Any, said: set[str]) -> None:
-    """Warns, once, of arguments that mean nothing to threads."""
+def warn_of_unused(loader: Any, warned: set[str]) -> None:
+    """Warns once of arguments that have no effect on threads."""
     for name in ("worker_init_fn", "multiprocessing_context"):
-        if getattr(loader, name) is not None and name not in said:
-            said.add(name)
+        if getattr(loader, name) is not None and name not in warned:
+            warned.add(name)
             warn(f"{name} is not used: threads, not processes, load this dataset")

@@ -2,8 +2,8 @@
 
 Trainers put a DataLoader of their own over `loader.dataset`, with `loader.collate_fn`. All that a
 FastLoader does to its batches beyond `default_collate` is therefore in that `collate_fn`: a rebuilt
-loader gives the same batches, or raises `RuntimeError`. A FastLoader, which does it by itself,
-takes the `collate_fn` apart again, so that nothing is done twice.
+loader yields the same batches, or raises `RuntimeError`. A FastLoader, which applies these steps
+itself, takes the `collate_fn` apart again, so that no step is applied twice.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ _COLLATE_MAP = dict(collate.default_collate_fn_map)
 
 @dataclass(frozen=True)
 class Steps:
-    """What a FastLoader does to its batches.
+    """The steps that a FastLoader applies to its batches; the attributes are its arguments.
 
     Attributes:
-        transforms: As the FastLoader has it.
-        device: As the FastLoader has it.
-        batch_transform: As the FastLoader has it.
-        on_error: As the FastLoader has it.
-        verify: As the FastLoader has it.
+        transforms: Transforms of the fields.
+        device: Device of the batches.
+        batch_transform: Function of the finished batch.
+        on_error: How damaged samples are handled.
+        verify: How checksums are compared.
     """
 
     transforms: Transforms | None = None
@@ -62,10 +62,10 @@ class Steps:
     verify: str | None = None
 
     def merged(self, other: Steps) -> Steps:
-        """Both together; where both name a device, this one's.
+        """Returns the union of both; if both have a device, this one's.
 
         Raises:
-            ValueError: they differ in another thing that both of them do.
+            ValueError: both have another step, and they differ.
         """
         made = {}
         for each in fields(self):
@@ -82,25 +82,25 @@ class Steps:
 
 @dataclass(frozen=True, eq=False)
 class BatchCollate:
-    """Makes batches of lists of samples as the FastLoader that it comes from.
+    """Builds the batches of the FastLoader that it comes from, of lists of samples.
 
     It can be pickled, so that worker processes of any start method can use it.
 
     Attributes:
         inner: The `collate_fn` that the FastLoader was given, or torch's default.
-        steps: What the FastLoader does to its batches.
-        layout: Of native data, which `inner` does not collate; else None.
-        real: None: batches have no mask. "keys": the indices say which samples are real, as those
-            of a `KeyedSampler` do. "all": all are.
-        refusal: Why only the FastLoader itself can make these batches; None: it is not so.
-        passes_keys: The dataset passes the indices on, as those of fastload do. Those behind a
-            wrapper may carry keys of another order.
+        steps: The steps that the FastLoader applies to its batches.
+        layout: Layout of native data, which `inner` does not collate; else None.
+        real: None: batches have no mask. "keys": the indices report which samples are real, as
+            those of a `KeyedSampler` do. "all": all samples are real.
+        refusal: Reason why only the FastLoader itself can build these batches; None: there is none.
+        passes_keys: True if the dataset returns the indices with the samples, as the datasets of
+            fastload do. Indices behind a wrapper may carry keys of another order.
 
     Raises:
-        RuntimeError: when it is called: there is a `refusal`; the indices of the samples do
-            not arrive, and a random transform or a mask needs them; in a worker process, batches
-            are to be on a device.
-        ValueError: when it is called: samples of another dataset.
+        RuntimeError: when it is called: there is a `refusal`; a random transform or a mask needs
+            the indices of the samples, which are missing; or the caller is a worker process, and
+            batches are copied to a device.
+        ValueError: when it is called: the samples are of another dataset.
 
     Example:
         >>> data = ArrayDataset({"x": np.arange(4, dtype=np.uint8)})
@@ -119,7 +119,7 @@ class BatchCollate:
     passes_keys: bool = True
 
     def __call__(self, samples: Any) -> Any:
-        """The batch of these samples, as the FastLoader yields it."""
+        """Returns the batch of these samples, as the FastLoader yields it."""
         if self.refusal is not None:
             raise RuntimeError(f"{self.refusal}: {_HELPERS}")
         self._check_worker()
@@ -128,7 +128,7 @@ class BatchCollate:
             batch = with_added(batch, REAL, torch.from_numpy(self._mask(samples)))
         device = device_with_index(self.steps.device)
         if device is not None:
-            batch = _brought(batch, device)
+            batch = _copied(batch, device)
         if self.steps.batch_transform is None:
             return batch
         try:
@@ -140,7 +140,7 @@ class BatchCollate:
         return BatchCollate, tuple(getattr(self, each.name) for each in fields(self))
 
     def collate(self, samples: Any) -> Any:
-        """The batch before its mask, on the CPU."""
+        """Returns the batch on the CPU, without its mask."""
         if self.layout is None or not (self.steps.transforms or collates_as_shipped()):
             return self.inner(samples)
         ids = self._ids(samples)
@@ -157,7 +157,7 @@ class BatchCollate:
             raise
 
     def on_host(self) -> BatchCollate:
-        """The same for a caller that copies the batches to the device by itself."""
+        """Returns the function for a caller that copies the batches to the device itself."""
         if self.steps.device is None or self.steps.batch_transform is not None:
             return self
         return replace(self, steps=replace(self.steps, device=None))
@@ -201,20 +201,20 @@ def collates_as_shipped() -> bool:
 
 
 def inner_of(collate_fn: Any) -> Any:
-    """The `collate_fn` inside, for a loader that does the other steps by itself."""
+    """Returns the inner `collate_fn`, for a loader that applies the other steps itself."""
     return collate_fn.inner if isinstance(collate_fn, BatchCollate) else collate_fn
 
 
 def is_default(collate_fn: Any) -> bool:
-    """Whether batches are made as `default_collate` makes them."""
+    """Returns True if `default_collate` builds the batches."""
     return inner_of(collate_fn) is default_collate
 
 
 def split_collate_fn(collate_fn: Any, steps: Steps) -> tuple[Any, Steps]:
-    """A given `collate_fn` without its steps, and all steps: also those of the arguments.
+    """Splits a `collate_fn` into its inner function and the steps, merged with those given.
 
     Raises:
-        ValueError: they contradict each other.
+        ValueError: the steps contradict each other.
     """
     if not isinstance(collate_fn, BatchCollate):
         return collate_fn, steps
@@ -222,17 +222,17 @@ def split_collate_fn(collate_fn: Any, steps: Steps) -> tuple[Any, Steps]:
 
 
 def public_collate_fn(loader: Any, collate_fn: Any) -> Any:
-    """The `collate_fn` that a FastLoader shows.
+    """Returns the value of the attribute `collate_fn` of a FastLoader.
 
     Args:
-        loader: With its other attributes.
-        collate_fn: As given; or as it was shown before.
+        loader: The loader, whose other attributes are set.
+        collate_fn: The function as given, or an earlier value of the attribute.
 
     Returns:
-        `collate_fn` itself, if nothing else is done to the batches; else a `BatchCollate`.
+        The inner function if there are no other steps; else a `BatchCollate`.
 
     Raises:
-        ValueError: `collate_fn` comes from a loader that does other things to its batches.
+        ValueError: `collate_fn` comes from a loader with other steps.
     """
     own = Steps(
         loader.transforms, loader.device, loader.batch_transform, loader.on_error, loader.verify
@@ -241,8 +241,8 @@ def public_collate_fn(loader: Any, collate_fn: Any) -> Any:
     real = None if loader._is_iterable else _real(loader)
     if merged != own:
         raise ValueError(
-            "this collate_fn comes from a FastLoader that does other things to its batches: make a "
-            "FastLoader with the transforms= and batch_transform= that are wanted"
+            "this collate_fn comes from a FastLoader with other transforms= or batch_transform=: "
+            "make a FastLoader with the ones that are wanted"
         )
     if real is None and isinstance(collate_fn, BatchCollate) and collate_fn.real is not None:
         raise ValueError(
@@ -264,7 +264,7 @@ def public_collate_fn(loader: Any, collate_fn: Any) -> Any:
 
 
 def device_is_another(device: Any) -> bool:
-    """Whether batches are copied to this device."""
+    """Returns True if batches are copied to this device."""
     if device is None:
         return False
     return isinstance(device, int) or torch.device(device).type != "cpu"
@@ -278,7 +278,7 @@ def _real(loader: Any) -> str | None:
 
 
 def _refusal(loader: Any, extents: Extents | None) -> str | None:
-    """Why a loader that is rebuilt from this one's attributes cannot give the same batches."""
+    """Returns why a loader rebuilt from this one's attributes cannot yield the same batches."""
     if loader.on_error == "skip":
         return (
             "on_error='skip' leaves out samples while the FastLoader reads and decodes them, which "
@@ -295,13 +295,13 @@ def _refusal(loader: Any, extents: Extents | None) -> str | None:
 
 
 def _missing(ids: BatchSamples) -> str:
-    """Why indices carry no key, as far as it shows."""
+    """Returns the probable reason why the indices carry no RNG keys."""
     if ids.has_indices:
         return " (it has no sampler of a FastLoader with seed=, or a wrapper maps the indices)"
     return " (the dataset is not one of fastload's, or a wrapper hides it or reorders its samples)"
 
 
-def _brought(batch: Any, device: torch.device) -> Any:
+def _copied(batch: Any, device: torch.device) -> Any:
     parts = take_apart(batch, device)
     copies = [torch.as_tensor(leaf).to(device) for leaf in parts.leaves]
     return parts.build([*copies, *(moved(other, device) for other in parts.others)])

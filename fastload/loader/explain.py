@@ -20,7 +20,7 @@ _MB = 1e6
 
 
 def why_not_collated(loader: Any) -> str | None:
-    """Why the core cannot make a loader's batches, whatever its dataset; None if it can."""
+    """Returns why the core cannot build a loader's batches of any dataset; None if it can."""
     if isinstance(loader.dataset, IterableDataset):
         return "dataset is an IterableDataset, whose samples are made by Python, one after another"
     if not loader._auto_collation:
@@ -44,7 +44,7 @@ def why_not_native(loader: Any) -> str | None:
 
 
 def warn_of_slow_data(loader: Any, extents: Extents | None, warned: set[str]) -> None:
-    """Warns once where data load much slower than the user would expect.
+    """Warns once of data that load much more slowly than the user would expect.
 
     Args:
         loader: A FastLoader.
@@ -83,7 +83,7 @@ def _warn_of_strides(extents: Extents, warned: set[str]) -> None:
 
 
 def _pieces(column: Column, shard: int) -> int:
-    """Blocks of memory that a row of a shard lies in."""
+    """Returns the number of separate blocks of memory of a row of a shard."""
     lengths, strides = list(column.field.shape), list(column.shard_strides(shard)[1:])
     dense = column.field.storage.itemsize
     while lengths and (lengths[-1] == 1 or strides[-1] == dense):
@@ -93,7 +93,7 @@ def _pieces(column: Column, shard: int) -> int:
 
 
 def describe(loader: Any) -> str:
-    """The `repr` of a loader; never raises, whatever was assigned to it."""
+    """Returns the `repr` of a loader; never raises, even if its attributes are invalid."""
     kind = type(loader).__name__
     parts = []
     for part in (_data, _batches, _order, _settings, _loading):

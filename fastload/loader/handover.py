@@ -1,4 +1,4 @@
-"""The last steps of every batch, in the thread that asks for it."""
+"""The last steps of every batch, in the consumer's thread."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fastload.device.prefetcher import Target
 from fastload.order.position import Position
 
 Turn = tuple[Position, int]
-"""The epoch of a batch, and how many turns it counts with it."""
+"""Position of a batch's iterator, and its number of turns including this batch."""
 
 Load = Callable[[], tuple[Any, Turn]]
 LoadReady = Callable[[], tuple[Any, Turn] | None]
@@ -17,11 +17,11 @@ BatchTransform = Callable[[Any], Any]
 
 
 class Handover:
-    """Brings batches to the device, applies `batch_transform`, and counts those handed out.
+    """Copies batches to the device, applies `batch_transform`, and counts delivered batches.
 
     Args:
-        target: Where batches are brought; None: they stay.
-        batch_transform: From the batch to what is handed out.
+        target: The device; None: batches stay where they are.
+        batch_transform: Applied to each batch before it is delivered.
     """
 
     def __init__(self, target: Target | None, batch_transform: BatchTransform | None) -> None:
@@ -30,19 +30,19 @@ class Handover:
 
     @property
     def does_nothing(self) -> bool:
-        """Whether batches are handed out as they are loaded."""
+        """True if batches are delivered as they are loaded."""
         return self._prefetcher is None and self._batch_transform is None
 
     def next(self, load: Load, load_ready: LoadReady) -> Any:
-        """The next batch.
+        """Returns the next batch.
 
         Args:
-            load: Gives a batch and its turn.
-            load_ready: The same, or None if the caller would have to wait for it.
+            load: Loads a batch; returns the batch and its turn.
+            load_ready: Like `load`, but returns None if the caller would have to wait.
 
         Raises:
             RuntimeError: `batch_transform` raised StopIteration, which would end the epoch.
-            Exception: what `load`, for this batch, or `batch_transform` raised.
+            Exception: `load` or `batch_transform` failed for this batch.
         """
         prefetcher = self._prefetcher
         batch, (position, turn) = (

@@ -1,4 +1,4 @@
-"""FastLoader: torch's DataLoader, with an engine under it where the data allow it."""
+"""FastLoader: torch's DataLoader, with a C++ engine for data that it can read."""
 
 from __future__ import annotations
 
@@ -36,80 +36,81 @@ _FIXED = frozenset({"seed", "shard", "order", "tail", "io", "transforms", "verif
 
 
 class FastLoader(StatefulLoader[T_co]):
-    """A `torch.utils.data.DataLoader` that loads natively what it can.
+    """A `torch.utils.data.DataLoader` whose batches are gathered by C++ threads.
 
-    It takes DataLoader's arguments in DataLoader's order, with its errors, its order of samples and
-    its random draws, and gives its batches, bit for bit. Data that the core can read (see
-    `fastload.open`, `ArrayDataset`, `TokenDataset`; also TensorDataset, and Subset, ConcatDataset,
-    StackDataset and `Mixture` of these) are gathered by C++ threads when `collate_fn` is the
-    default one; everything else is loaded by torch's own iterators. A batch is the caller's: it may
-    be kept and written to.
+    It accepts DataLoader's arguments in DataLoader's order, raises the same errors, draws the same
+    random numbers, and yields the same batches in the same order, bit for bit. Data that the core
+    can read are *native* (see `fastload.open`, `ArrayDataset`, `TokenDataset`; also TensorDataset,
+    and Subset, ConcatDataset, StackDataset and `Mixture` of these): C++ threads gather them when
+    `collate_fn` is the default one. torch's own iterators load all other data. The caller owns each
+    batch, and may keep it and write to it.
 
     Args:
         dataset: A path for `fastload.open`, or anything DataLoader takes.
         batch_size: Samples in a batch.
-        shuffle: Draw a new permutation for each epoch.
-        sampler: As in DataLoader; a `WeightedSampler` is shared out and resumes as `seed` does.
+        shuffle: Draw a new permutation in each epoch.
+        sampler: As in DataLoader; a `WeightedSampler` is sharded and resumes like `seed=`.
         batch_sampler: As in DataLoader.
-        num_workers: None: threads by the number of CPUs and of ranks on this host, at most 4, for
-            native data, and 0 else; random numbers are then drawn when DataLoader draws them
-            without workers. 0: batches are gathered inside `next()`. n: n threads, or for other
-            data n processes.
+        num_workers: None: for native data, a number of threads that depends on the CPUs and the
+            ranks on this host, at most 4; 0 for other data. Random numbers are then drawn at the
+            times of a DataLoader without workers. 0: batches are gathered inside `next()`. n: n
+            threads, or n processes for other data.
         collate_fn: As in DataLoader. The attribute also applies transforms, mask, device and
-            batch_transform, for loaders that others make from this one's attributes; these are
-            taken over from the `collate_fn` of another FastLoader.
+            batch_transform, for loaders that are built from this one's attributes. The `collate_fn`
+            of another FastLoader sets these arguments.
         pin_memory: As in DataLoader.
         drop_last: As in DataLoader.
-        timeout: Seconds to wait for a batch, 0 for ever.
+        timeout: Seconds to wait for a batch; 0: no limit.
         worker_init_fn: Not called for native data.
         multiprocessing_context: Not used for native data.
         generator: As in DataLoader.
-        prefetch_factor: Batches kept ready for each worker; by default as many as fill 64 MiB.
+        prefetch_factor: Batches kept ready for each worker; by default those that fill 64 MiB.
         persistent_workers: As in DataLoader.
         pin_memory_device: As in DataLoader.
         in_order: As in DataLoader; native data always come in order.
-        seed: Selects the keyed order (see `KeyedSampler`): the same in every run, another in each
-            epoch, shared out among the ranks, and no random numbers are drawn. `shuffle` says
-            whether it is permuted. An explicit sampler wins over it.
-        shard: With `seed`: `(rank, world)`, a DeviceMesh or ProcessGroup; False: do not share
-            out; None: as torch.distributed says, else RANK and WORLD_SIZE.
+        seed: Selects the seeded order (see `KeyedSampler`): equal in every run, different in each
+            epoch, and sharded across ranks; no random numbers are drawn. With `shuffle` it is a
+            permutation. An explicit sampler takes precedence.
+        shard: With `seed`: `(rank, world)`, a DeviceMesh or a ProcessGroup; False: do not shard;
+            None: the rank of torch.distributed, else RANK and WORLD_SIZE.
         order: With `seed`: "full", or "block" for data that are slow to read at random.
-        tail: With `seed`, what becomes of an epoch's last step over the ranks where it is not full.
-            "drop": it is left out. "pad": samples from the start of the order fill it up, so that
-            all ranks have equally many. "mask": the same, and each batch has one more member, last
-            or under the key "real": bool (B,), False for samples that only fill up (of a sampler of
-            your own, all are real). "short": each sample comes once; ranks may have a sample, or a
-            whole batch, less than others, and must not wait for each other then. None: "drop" with
-            `drop_last`, else "pad".
-        device: Copy the tensors of each batch there, one batch ahead, beside the stream on which
-            the caller computes.
-        io: How files are read: "auto", "mmap" or "pread"; None: as the dataset says. "auto" takes
-            "pread" on network and user-space file systems, where a thread of the loader reads, also
+        tail: With `seed`: how an incomplete last step of an epoch over the ranks is handled.
+            "drop": it is dropped. "pad": it is filled with samples from the start of the order, so
+            that all ranks have the same number. "mask": like "pad", and each batch has one more
+            member, the last one or under the key "real": bool (B,), False for the padding (all True
+            for your own sampler). "short": each sample is loaded once; a rank may have a sample, or
+            a whole batch, less than others, and ranks must not wait for each other. None: "drop"
+            with `drop_last`, else "pad".
+        device: Device to which the tensors of each batch are copied, one batch ahead, in parallel
+            to the stream on which the caller computes.
+        io: How files are read: "auto", "mmap" or "pread"; None: the dataset's setting. "auto" is
+            "pread" on network and user-space file systems, where a thread of the loader reads even
             with `num_workers=0`, so that Ctrl-C works while a server does not answer.
-        transforms: For native data, what becomes of fields, by their names. Of ragged ones
-            `PadTo`, `Jagged`, `AsList` or `DecodeImage`; without one, numbers must be of one length
-            in a batch, as default_collate demands; text comes as str, bytes as bytes. Of the others
-            and of decoded images: one or a sequence of `RandomCrop`, `RandomHorizontalFlip`,
-            `Cast` or `Normalize`, and `ToChannelsFirst`.
-        verify: What is compared with the checksums of packed data: "open": headers and bounds, now;
-            "lazy": each block of 1 MiB, when it is read first; None: as the dataset says.
-        on_error: "raise" FormatError for a batch with a sample that lies in a damaged block (with
-            `verify="lazy"`), or whose image cannot be decoded; "skip": leave such samples out, and
-            warn once. A batch may be empty then, and has one more member, last or under the key
-            "missing": int64, the dataset's indices of what was left out.
-        batch_transform: A function of the finished batch, on its device, that gives what is handed
-            out; it runs in the thread that calls `next()`, on its current stream.
-        static_buffers: With `device`: all batches of one shape come in the same tensors, whose
-            addresses CUDA graphs can rely on, also from one epoch to the next. A batch lives until
-            the following `next()` then; whoever keeps it makes a copy.
+        transforms: For native data: transforms by field name. For ragged fields: `PadTo`, `Jagged`,
+            `AsList` or `DecodeImage`; without one, the numbers of a batch must have one length, as
+            in default_collate; text becomes str, bytes become bytes. For other fields and decoded
+            images: one or a sequence of `RandomCrop`, `RandomHorizontalFlip`, `Cast` or
+            `Normalize`, and `ToChannelsFirst`.
+        verify: Which checksums of packed data are compared: "open": those of headers and bounds, in
+            the constructor; "lazy": that of each block of 1 MiB, before it is first read; None: the
+            dataset's setting.
+        on_error: "raise": raise FormatError for a batch with a sample in a damaged block (with
+            `verify="lazy"`), or with an image that cannot be decoded. "skip": leave out such
+            samples and warn once. A batch may then be empty, and has one more member, the last one
+            or under the key "missing": int64, the dataset's indices of the samples left out.
+        batch_transform: A function of the finished batch, on its device; its result is delivered.
+            It runs in the thread that calls `next()`, on that thread's current stream.
+        static_buffers: With `device`: all batches of one shape, of all epochs, use the same
+            tensors, so that CUDA graphs can rely on their addresses. A batch is then valid until
+            the following `next()`; copy it to keep it.
 
     Raises:
-        ValueError: as DataLoader; `shard`, `order` or `tail` without `seed`; `drop_last` with
-            another `tail`; `seed` with an IterableDataset; `transforms` that do not fit the fields;
-            `device` names none; `static_buffers` without a device that batches are copied to, or
-            with `on_error="skip"`.
-        TypeError: as DataLoader; `seed` is not an integer; `batch_transform` cannot be called.
-        RuntimeError: at `iter()`, torch cannot use the `device`.
+        ValueError: like DataLoader; `shard`, `order` or `tail` without `seed`; `drop_last` with
+            another `tail`; `seed` with an IterableDataset; `transforms` do not fit the fields;
+            `device` is not a device; `static_buffers` without a device to which batches are copied,
+            or with `on_error="skip"`.
+        TypeError: like DataLoader; `seed` is not an integer; `batch_transform` is not callable.
+        RuntimeError: at `iter()`: torch cannot use the `device`.
 
     Example:
         >>> loader = FastLoader(ArrayDataset({"x": np.arange(8.0)}), batch_size=3, seed=0)
@@ -191,7 +192,7 @@ class FastLoader(StatefulLoader[T_co]):
         if plan is not None and getattr(self.dataset, "verify", None) != self.verify:
             checks.checked(plan.extents, self.verify)
         if type(self.batch_sampler) is BatchSampler and hasattr(self.sampler, "set_epoch"):
-            # Trainers look for it here.
+            # Trainers call it here.
             self.batch_sampler.set_epoch = self.sampler.set_epoch  # type: ignore[attr-defined]
         mark_shuffled(self)
         if is_random(self.transforms) and is_own(self.sampler):
@@ -220,7 +221,7 @@ class FastLoader(StatefulLoader[T_co]):
 
     @property
     def shuffle(self) -> bool | None:
-        """As given. Assigning another value is an error: the sampler was made from it."""
+        """The argument `shuffle`; it cannot be changed, since the sampler was made from it."""
         return self.__dict__.get("_shuffle")
 
     @shuffle.setter
@@ -232,7 +233,7 @@ class FastLoader(StatefulLoader[T_co]):
         self._shuffle = value
 
     def check_worker_number_rationality(self) -> None:
-        """Warns, as torch does, of more worker processes than CPUs; threads are no processes."""
+        """Warns, as torch does, of more worker processes than CPUs; threads are not counted."""
         if not self.__dict__.get("_has_threads"):
             super().check_worker_number_rationality()
 
@@ -291,35 +292,35 @@ class FastLoader(StatefulLoader[T_co]):
         )
 
     def groups(self, n: int, count: str | None = None) -> Groups[T_co]:
-        """An epoch in groups of `n` batches, each for one step of the optimizer; see `Group`.
+        """Returns an epoch in groups of `n` batches, each for one optimizer step; see `Group`.
 
-        How many samples a group has on all ranks is known before its first batch is loaded: from
-        the keyed order, or from the lengths of torch's samplers. A group is streamed, not kept. A
-        state that is taken inside one counts the batches that were handed out; when that is resumed
-        the first group holds the rest, and the gradients of the others are lost: save between two
-        groups. Samples that `on_error="skip"` leaves out are counted.
+        The number of samples of a group on all ranks is known before its first batch is loaded:
+        from the seeded order, or from the lengths of torch's samplers. The batches of a group are
+        loaded one by one. A state that is saved inside a group counts the delivered batches; after
+        a resume the first group has the remaining ones, and the gradients of the others are lost:
+        save between two groups. Samples that `on_error="skip"` leaves out are counted.
 
         Args:
-            n: Batches of this rank in a group; the last one of an epoch may have fewer.
-            count: With `seed`, for native data: the field whose lengths, or integers, are counted
-                instead of samples, such as tokens. Reads it for the samples of all ranks.
+            n: Batches of this rank in a group; the last group of an epoch may have fewer.
+            count: With `seed`, for native data: the field whose lengths or integers are counted
+                instead of samples, such as tokens. It is read for the samples of all ranks.
 
         Raises:
             TypeError: `n` is not an integer.
             ValueError: `n` is not positive; the sizes of batches, here or on other ranks, cannot be
-                known ahead, or with `tail="short"` some ranks have a batch more; `count` cannot be
+                predicted, or with `tail="short"` some ranks have one batch more; `count` cannot be
                 counted.
         """
         return Groups(self, n, count)
 
     @property
     def is_native(self) -> bool:
-        """Whether an iterator made now would be native: not torch's own."""
+        """True if the core loads the data; False if torch's own iterators do."""
         return self.why_not_native is None
 
     @property
     def why_not_native(self) -> str | None:
-        """Why an iterator made now would be torch's own, in a sentence; None if it is native.
+        """Reason why torch's own iterators load the data, in a sentence; None if the core does.
 
         Example:
             >>> FastLoader(ArrayDataset(np.zeros(3)), batch_size=None).why_not_native
@@ -328,39 +329,39 @@ class FastLoader(StatefulLoader[T_co]):
         return why_not_native(self)
 
     def stats(self) -> dict[str, float]:
-        """What this loader has done since it was made, in this process.
+        """Returns the counters of this loader in this process, over all its iterators.
 
-        Any thread may ask, at any time; it takes some microseconds, and loading goes on meanwhile.
+        Any thread may call it at any time; it takes a few microseconds and does not stop loading.
 
         Returns:
-            Of all iterators together, numbers for any logger:
+            Numbers for any logger:
 
-            - `batches`: handed out or copied ahead to a device.
-            - `wait_s`: seconds in which `next()` waited for a batch, or made it.
-            - `wait_p50_ms`, `wait_p99_ms`: such waits, batch by batch, in milliseconds: the median
-              and the 99th percentile, to within a sixteenth.
+            - `batches`: batches that were delivered, or copied ahead to a device.
+            - `wait_s`: seconds in which `next()` waited for a batch or gathered it.
+            - `wait_p50_ms`, `wait_p99_ms`: median and 99th percentile of these waits per batch, in
+              milliseconds, with a relative error of at most 1/16.
 
-            With a CUDA `device`, from the first iterator on, of what its streams have done by now;
-            nothing waits for them. Copies that torch makes, as to other devices, are not measured.
+            With a CUDA `device`, after the first `iter()`, for work that the device has completed.
+            Copies by torch, as to other devices, are not measured.
 
-            - `h2d_bytes`: copied to it.
-            - `h2d_s`: seconds that these copies took, and the kernels behind them.
-            - `gpu_stall_s`: seconds in which the stream that computes had done all of its work and
-              waited for a batch.
+            - `h2d_bytes`: bytes copied to the device.
+            - `h2d_s`: seconds of these copies, and of the kernels that follow them.
+            - `gpu_stall_s`: seconds in which the stream that computes was idle and waited for a
+              batch.
 
-            Of native data also:
+            For native data:
 
-            - `samples`, `bytes`: in those batches; of images that are decoded, their files' bytes.
+            - `samples`, `bytes`: samples and bytes of these batches; encoded bytes for images.
             - `missing`: samples that `on_error="skip"` left out.
-            - `worker_wait_s`: seconds in which threads had nothing to do, summed over them.
-            - `ready`: batches that wait to be taken, now.
-            - `cold_share`: of the batches, those that came while data were not in the page cache;
-              from 0 to 1.
-            - `slot_bytes`: memory of batches that are being filled, are ready, or are kept by
-              somebody, now.
-            - `free_slot_bytes`: memory that is kept for the next ones, now.
-            - `slot_allocations`: pieces of memory that were ever taken for them. It stays as it is
-              once the loader has enough; for a GPU it grows, but all are parts of what is pinned.
+            - `worker_wait_s`: idle seconds, summed over the threads.
+            - `ready`: batches that are ready now.
+            - `cold_share`: fraction of the batches, from 0 to 1, that were loaded while data were
+              not in the page cache.
+            - `slot_bytes`: bytes of memory of batches that are being filled, are ready, or are in
+              use by the caller, now.
+            - `free_slot_bytes`: bytes of memory that is reserved for further batches, now.
+            - `slot_allocations`: number of allocations of batch memory so far. It is constant once
+              the loader has enough; for a GPU it grows, within the pinned memory.
 
         Example:
             >>> loader = FastLoader(ArrayDataset(np.arange(8)), batch_size=3)

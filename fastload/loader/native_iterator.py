@@ -35,11 +35,11 @@ _EMPTY, _UNDECODABLE = "empty", "undecodable"  # warnings that were issued
 _NAMED = 4  # samples in a message
 
 Take = Callable[[float], Any]
-"""Waits so many seconds for the next arrays, or the next batch, of the core; None at the end."""
+"""Waits a number of seconds for the next arrays, or batch, of the core; returns None at the end."""
 
 
 class _NativeIterator:
-    """Gives the batches of one epoch; what `iter(FastLoader(...))` returns for native data.
+    """Iterator over the batches of one epoch, returned by `iter(FastLoader(...))` for native data.
 
     Example:
         >>> batches = iter(FastLoader(ArrayDataset(np.arange(4)), batch_size=3))
@@ -47,20 +47,20 @@ class _NativeIterator:
         ('_NativeIterator', 2, tensor([0, 1, 2]))
     """
 
-    _workers = ()  # processes of torch's iterators, for those who look
+    _workers = ()  # torch's iterators have their worker processes here
 
     def __init__(self, setup: EpochSetup) -> None:
         self._profile_name = f"enumerate(DataLoader)#{type(self).__name__}.__next__"
         self._source: Source | None = None
         self._finalizer: weakref.finalize[..., Any] | None = None
-        self._begin(setup, is_new=True)
+        self._set_up(setup, is_new=True)
 
     def restart(self, setup: EpochSetup) -> None:
         """Starts a new epoch, as torch's persistent workers do."""
         self._stop()
-        self._begin(setup, is_new=False)
+        self._set_up(setup, is_new=False)
 
-    def _begin(self, setup: EpochSetup, is_new: bool) -> None:
+    def _set_up(self, setup: EpochSetup, is_new: bool) -> None:
         self._plan = setup.plan
         self._settings, self._resources = settings, resources = setup.feed, setup.resources
         self._device, self._delivery = device, delivery = setup.device, setup.delivery
@@ -162,7 +162,7 @@ class _NativeIterator:
         return self._plan.core_builder
 
     def _pull_one(self) -> None:
-        """Asks for one more batch of indices; at the first call, begins."""
+        """Pulls one more batch of indices; the first call starts the engine."""
         if self._pid != os.getpid():  # the lock may have been copied while it was held
             raise StoppedError("the iterator belongs to the parent process; make a new one here")
         with self._pulling:
@@ -172,7 +172,7 @@ class _NativeIterator:
                 self._pull = None
 
     def _seed(self) -> int:
-        """Of what is drawn for each sample in the epoch that has begun."""
+        """Returns the seed of the random transforms in the current epoch."""
         if self._settings.seed is not None:
             return int(self._settings.seed) % 2**64
         if not self._plan.is_random:
@@ -201,7 +201,7 @@ class _NativeIterator:
         return None if found is None else found.build(self._resources.io)
 
     def _shutdown_workers(self) -> None:
-        """Ends the threads: scripts call this to be rid of persistent workers."""
+        """Ends the threads; scripts call this method of torch to end persistent workers."""
         self._stop()
 
     def _stop(self) -> None:
@@ -253,13 +253,15 @@ class _NativeIterator:
         return batch, (self._position, self._position.turns)
 
     def _loaded_if_ready(self) -> tuple[Any, tuple[Position, int]] | None:
-        """The same; None if others are still at work on the batch."""
+        """Loads the next batch; returns None if the engine's threads have not completed it."""
         assert self._source is not None
-        is_ours = self._resources.threads == 0 or isinstance(self._feed.order, _core.PushedOrder)
-        return self._loaded() if is_ours or self._source.is_ready() else None
+        on_this_thread = self._resources.threads == 0 or isinstance(
+            self._feed.order, _core.PushedOrder
+        )
+        return self._loaded() if on_this_thread or self._source.is_ready() else None
 
     def _load(self) -> Any:
-        """The next batch as it is loaded; whether it comes or fails, that was its turn."""
+        """Loads the next batch. The turn counter advances even if loading fails."""
         if self._take is None or (self._pull is not None and not self._settings.torch_workers):
             self._pull_one()
         assert self._take is not None
@@ -272,21 +274,21 @@ class _NativeIterator:
         if not self._takes_batches:
             return self._made(taken)
         if self._pull is not None and self._settings.torch_workers:
-            self._pull_one()  # torch pulls between receiving a batch and handing it out
+            self._pull_one()  # torch pulls between receiving a batch and delivering it
         self._position.turns += 1
         return taken
 
     def _made(self, arrays: Arrays) -> Any:
-        """The batch of these arrays, which are followed by what was requested with them."""
+        """Returns the batch of these arrays, which are followed by its number and its RNG keys."""
         draws = arrays.pop()[1] if self._with_samples else None
-        number = arrays.pop()  # the core's: another thread may have taken the one before
+        number = arrays.pop()  # counted by the core, since several threads may take batches
         if self._skips:
             draws = self._leave_out(arrays, number, draws)
         missing = arrays[-1] if self._skips else ()
-        self._say_what_is_missing(missing)
+        self._warn_of_missing(missing)
         real = self._feed.real(number) if self._masks else None
         if self._pull is not None and self._settings.torch_workers:
-            self._pull_one()  # torch pulls between receiving a batch and handing it out
+            self._pull_one()  # torch pulls between receiving a batch and delivering it
         items = self._non_integer.pop(number, None)
         try:
             if items is not None:
@@ -300,39 +302,39 @@ class _NativeIterator:
             self._position.turns += 1
 
     def _leave_out(self, arrays: Arrays, number: int, draws: Any) -> Any:
-        """Takes samples whose images cannot be decoded out of a batch; returns its other draws."""
+        """Removes samples whose images cannot be decoded; returns the RNG keys of the others."""
         resources = self._resources
         failed = undecodable(arrays, self._plan)
         if not failed:
             return draws
-        places = list(failed)
-        indices = self.samples(number, arrays[-1])[places]
-        leave_out(arrays, places, self._plan)
+        rows = list(failed)
+        indices = self.samples(number, arrays[-1])[rows]
+        leave_out(arrays, rows, self._plan)
         arrays[-1] = np.concatenate([arrays[-1], indices])
-        resources.stats.count_missing(len(places))
+        resources.stats.count_missing(len(rows))
         if _UNDECODABLE not in resources.warned:
             resources.warned.add(_UNDECODABLE)
-            name, error = failed[places[0]]
+            name, error = failed[rows[0]]
             place = described_place(self._plan.extents, name, int(indices[0]))
             warn(
                 "samples are left out whose images cannot be decoded, which batches and stats() "
                 f"report as missing; the first is sample {indices[0]}{place}: {decode_fault(error)}"
             )
-        return None if draws is None else np.delete(draws, places)
+        return None if draws is None else np.delete(draws, rows)
 
     def samples(self, number: int, missing: Sequence[int]) -> Int64Array:
-        """The dataset's indices of a batch, without those that were left out."""
+        """Returns the dataset's indices of a batch, without the samples that were left out."""
         indices: Int64Array = self._without(self._feed.indices(number), number, missing)
         return indices
 
     def _without(self, array: Any, number: int, missing: Sequence[int]) -> Any:
-        """What an array holds of the samples of a batch that were not left out."""
+        """Returns the elements of an array whose samples were not left out of the batch."""
         if not len(missing):
             return array
         return array[~np.isin(self._feed.indices(number), missing)]
 
     def _due(self) -> str:
-        """The batch whose turn it is, for a message."""
+        """Describes the next batch, for a message."""
         turn = self._position.turns
         try:
             indices = self._feed.indices(turn)
@@ -341,13 +343,13 @@ class _NativeIterator:
         samples = ", ".join(map(str, indices[:_NAMED].tolist()))
         return f"batch {turn} (samples {samples}{', ...' if len(indices) > _NAMED else ''})"
 
-    def _say_what_is_missing(self, missing: Sequence[int]) -> None:
+    def _warn_of_missing(self, missing: Sequence[int]) -> None:
         if not len(missing):
             return
-        for complaint in self._resources.table.bad_blocks:
-            if complaint not in self._resources.warned:
-                self._resources.warned.add(complaint)
-                warn(f"samples are left out: {complaint}")
+        for reason in self._resources.table.bad_blocks:
+            if reason not in self._resources.warned:
+                self._resources.warned.add(reason)
+                warn(f"samples are left out: {reason}")
 
     def _fail(self, error: Exception) -> NoReturn:
         # A read may time out as well; that is the batch's own error and has an errno.
@@ -395,8 +397,8 @@ class _Samples:
 
 
 def _raise_stopped(error: StoppedError) -> NoReturn:
-    """Raises the error; in a daemon thread while Python exits SystemExit, which prints nothing."""
-    # The decode threads are stopped before the core knows of the exit, the main thread ends first.
+    """Raises the error, or SystemExit, which prints nothing, in a daemon thread at exit."""
+    # The decode threads may be stopped before the core is notified of the exit.
     exiting = _core.is_exiting() or not threading.main_thread().is_alive()
     if exiting and threading.current_thread().daemon:
         raise SystemExit from None

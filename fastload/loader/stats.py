@@ -1,4 +1,4 @@
-"""What a loader has done, in numbers for any logger."""
+"""Counters of a loader, as numbers for any logger."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ T = TypeVar("T")
 
 
 def timed(take: Callable[[Any], T], stats: _core.LoadStats) -> Callable[[Any], T]:
-    """The same function, which counts the time that it takes as waiting for a batch.
+    """Wraps a function that returns batches, and counts its time as waiting for a batch.
 
     Args:
-        take: Gives a batch; None at the end, or it raises.
-        stats: Told of each wait.
+        take: Returns a batch; None at the end.
+        stats: Counts each wait.
     """
 
     def take_and_count(argument: Any) -> T:
@@ -40,13 +40,13 @@ def figures(
     *,
     is_native: bool,
 ) -> dict[str, float]:
-    """What `FastLoader.stats` gives.
+    """Returns the dict of `FastLoader.stats`.
 
     Args:
-        stats: Of the loader.
-        pools: Of the loader.
-        times: Of the devices that its batches are copied to, if these are measured.
-        is_native: Whether it has more than batches and waits.
+        stats: Counters of the loader.
+        pools: Pools of batch memory of the loader.
+        times: Timings of the devices to which its batches are copied.
+        is_native: True if the core loaded the batches; torch's iterators count fewer things.
     """
     found = stats.read()
     known: dict[str, float] = {

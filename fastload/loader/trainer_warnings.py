@@ -1,4 +1,4 @@
-"""What trainers of others do to a loader without saying so, and what to do instead."""
+"""Warnings of trainers that replace a loader silently; each names an alternative."""
 
 from __future__ import annotations
 
@@ -13,40 +13,40 @@ from fastload.order.samplers import SamplerView
 
 
 def warn_of_replacement(loader: Any) -> None:
-    """Warns where a trainer puts another loader in the place of a FastLoader.
+    """Warns if a trainer replaces a FastLoader by another loader.
 
     Args:
-        loader: One whose data are native; its `__init__` calls this.
+        loader: A loader of native data; its constructor calls this function.
     """
     if _ray_would_replace(loader):
         warn(
             "Ray's prepare_data_loader puts a DataLoader, which is slower, in the place of a "
-            "FastLoader that does not shard its data: with seed= it does, and stays; else give a "
-            "DistributedSampler, or add_dist_sampler=False to prepare_data_loader",
+            "FastLoader that does not shard its data: with seed= it does, and is kept; else "
+            "give a DistributedSampler, or add_dist_sampler=False to prepare_data_loader",
         )
     if _is_ignites_copy(loader):
         warn(
-            "Ignite's DeterministicEngine has rebuilt this FastLoader and finds its place by "
+            "Ignite's DeterministicEngine has rebuilt this FastLoader and tracks the position "
             "itself: do not save or load the loader's state there, call loader.set_epoch when an "
-            "epoch starts, or take Engine and the loader's state",
+            "epoch starts, or use Engine and the loader's state",
         )
 
 
-def warn_of_accelerate(loader: Any, said: set[str], is_shared_out: bool) -> None:
-    """Warns once when Accelerate, which is about to prepare a loader, will do it no good.
+def warn_of_accelerate(loader: Any, warned: set[str], shards: bool) -> None:
+    """Warns once if Accelerate prepares a loader in a way that loses its speed or its position.
 
     Args:
         loader: The loader.
-        said: Warnings that were given; grows.
-        is_shared_out: Accelerate leaves it as it is, for it shares itself out.
+        warned: Warnings that were issued; grows.
+        shards: True if the loader shards its data, so that Accelerate leaves it unchanged.
     """
-    if "accelerate" not in sys.modules or "accelerate" in said:
+    if "accelerate" not in sys.modules or "accelerate" in warned:
         return
-    said.add("accelerate")
-    if is_shared_out or loader.is_native:
+    warned.add("accelerate")
+    if shards or loader.is_native:
         what = (
             "does not see where the epochs of this FastLoader end"
-            if is_shared_out
+            if shards
             else "puts a DataLoader, which is slower, in the place of this FastLoader"
         )
         warn(
@@ -56,7 +56,7 @@ def warn_of_accelerate(loader: Any, said: set[str], is_shared_out: bool) -> None
 
 
 def _ray_would_replace(loader: Any) -> bool:
-    # Ray's workers have their process group before the training function begins.
+    # Ray's workers have their process group before the training function starts.
     if "ray.train.torch" not in sys.modules or isinstance(loader.sampler, DistributedSampler):
         return False
     place = ranks.find_rank()

@@ -158,7 +158,7 @@ def test_native_iterators_take_what_is_assigned() -> None:
     loader = FastLoader(numbers(8), 2, num_workers=1)
     loader.timeout, loader.prefetch_factor = 7, 3
     batches = iter(loader)
-    assert (batches._delivery.timeout_s, batches._feed.batches_ahead) == (7, 3)
+    assert (batches._delivery.timeout_s, batches._settings.batches_ahead) == (7, 3)
     assert (batches._resources.depth, batches._resources.threads) == (3, 1)
     loader.worker_init_fn = first_seed
     with pytest.warns(UserWarning, match="worker_init_fn is not used"):
