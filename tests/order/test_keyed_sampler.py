@@ -1,4 +1,4 @@
-"""The keyed order against a slow oracle; ranks and threads."""
+"""The seeded order against a slow oracle; ranks and threads."""
 
 from __future__ import annotations
 
@@ -13,10 +13,7 @@ import numpy as np
 import oracle
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch.utils.data import (
-    BatchSampler,
     DataLoader,
     DistributedSampler,
 )
@@ -65,89 +62,6 @@ def test_neighbouring_seeds_and_epochs_have_nothing_in_common() -> None:
 
 def sampler(rows: int, **options: Any) -> KeyedSampler:
     return KeyedSampler(range(rows), **options)
-
-
-@pytest.mark.parametrize("world", [1, 2, 3, 4])
-@pytest.mark.parametrize("drop_last", [False, True])
-def test_ranks_share_each_step_in_contiguous_parts(world: int, drop_last: bool) -> None:
-    for rows, batch, shuffle in itertools.product(range(12), (1, 2, 3, 5), (False, True)):
-        order = oracle.global_order(rows, 9, 0, "full" if shuffle else "sequential")
-        ranks = []
-        for rank in range(world):
-            keyed = sampler(
-                rows,
-                batch_size=batch,
-                shuffle=shuffle,
-                seed=9,
-                drop_last=drop_last,
-                shard=(rank, world),
-            )
-            want = list(oracle.rank_batches(order, batch, rank, world, drop_last))
-            assert list(BatchSampler(keyed, batch, drop_last)) == want
-            assert len(keyed) == sum(map(len, want)) == keyed.num_samples
-            assert keyed.total_size == len(keyed) * world
-            assert len(BatchSampler(keyed, batch, drop_last)) == len(want)
-            ranks.append([index for indices in want for index in indices])
-        assert len({len(indices) for indices in ranks}) == 1
-        union = sorted(index for indices in ranks for index in indices)
-        if drop_last:
-            assert len(set(union)) == len(union) == rows // (batch * world) * batch * world
-        else:
-            assert set(union) == set(range(rows))
-            assert len(union) - rows < world
-
-
-@given(
-    rows=st.integers(0, 300),
-    batch=st.integers(1, 40),
-    world=st.integers(1, 5),
-    size=st.integers(1, 50),
-    epoch=st.integers(0, 3),
-)
-def test_block_order_is_a_permutation(
-    rows: int, batch: int, world: int, size: int, epoch: int
-) -> None:
-    union: list[int] = []
-    for rank in range(world):
-        keyed = sampler(
-            rows, batch_size=batch, seed=1, shard=(rank, world), order="block", block_rows=size
-        )
-        keyed.window_blocks = 3
-        keyed.set_epoch(epoch)
-        union += list(keyed)
-    assert set(union) == set(range(rows))
-
-
-def global_batches(
-    world: int, state: tuple[int, int], size: int, **options: Any
-) -> list[list[int]]:
-    """What all ranks have in each step, the ranks one after another."""
-    steps: list[list[int]] = []
-    for rank in range(world):
-        keyed = sampler(409, batch_size=size // world, shard=(rank, world), tail="short", **options)
-        keyed.window_blocks = 3
-        keyed.restore(*state)
-        for step, batch in enumerate(BatchSampler(keyed, size // world, False)):
-            if step == len(steps):
-                steps.append([])
-            steps[step] += batch
-    return steps
-
-
-@pytest.mark.parametrize("size", [24, 48, 72])
-@pytest.mark.parametrize("shuffle", [False, True])
-@pytest.mark.parametrize("order", ["full", "block"])
-def test_global_batches_are_the_same_for_any_number_of_ranks(
-    order: str, shuffle: bool, size: int
-) -> None:
-    options: dict[str, Any] = {"order": order, "shuffle": shuffle, "seed": 6, "block_rows": 10}
-    for epoch in (0, 3):
-        whole = global_batches(1, (epoch, 0), size, **options)
-        assert sorted(index for batch in whole for index in batch) == list(range(409))
-        for world in (2, 3, 4, 8):
-            for step in range(len(whole)):  # also when it goes on there, after another number
-                rest = global_batches(world, (epoch, step * size), size, **options)
-                assert rest == whole[step:]
 
 
 def test_block_order_stays_in_windows() -> None:

@@ -15,6 +15,7 @@ import pytest
 import torch
 from fake_gpu import FakeGpu, seen
 from oracle import global_order, numbers
+from plans import TAILS, planned
 from ragged import photos, png
 from torch.utils.data import (
     BatchSampler,
@@ -29,61 +30,7 @@ from torch.utils.data import (
 import fastload
 from fastload import ArrayDataset, DecodeImage, FastLoader, KeyedSampler
 
-TAILS = ("drop", "pad", "mask", "short")
 Pair = namedtuple("Pair", "x y")
-
-
-def shares(
-    order: list[int], batch: int, world: int, tail: str, first: int
-) -> list[list[list[tuple[int, bool]]]]:
-    """Of each rank the batches, as pairs of an index and whether it is real, by definition."""
-    ranks: list[list[list[tuple[int, bool]]]] = [[] for _ in range(world)]
-    step = batch * world
-    for start in range(first, len(order), step):
-        rest = [(index, True) for index in order[start : start + step]]
-        if len(rest) < step and tail == "drop":
-            break
-        while len(rest) % world and tail in ("pad", "mask"):
-            rest.append((order[(start + len(rest)) % len(order)], False))
-        sizes = [len(rest) // world + (rank < len(rest) % world) for rank in range(world)]
-        for rank, size in enumerate(sizes):
-            if size:
-                ranks[rank].append(rest[:size])
-            rest = rest[size:]
-    return ranks
-
-
-@pytest.mark.parametrize("tail", TAILS)
-@pytest.mark.parametrize("world", range(1, 9))
-def test_every_size_place_and_rank(world: int, tail: str) -> None:
-    """From no sample to two steps, fewer samples than ranks too, also resumed anywhere."""
-    for batch in (1, 2, 3):
-        step = batch * world
-        for rows in range(2 * step + 1):
-            order = global_order(rows, 3, 0, "full")
-            for first in {0, 1, step - 1, step, rows // 2, rows} & set(range(rows + 1)):
-                want = shares(order, batch, world, tail, first)
-                real = [index for rank in want for b in rank for index, is_real in b if is_real]
-                left = len(real) if tail == "drop" else rows - first
-                assert len(set(real)) == len(real) == left  # so each comes once
-                assert tail == "short" or len(set(map(len, want))) == 1
-                for rank in range(world):
-                    sampler = KeyedSampler(
-                        range(rows), batch_size=batch, seed=3, shard=(rank, world), tail=tail
-                    )
-                    sampler.restore(0, first)
-                    batches = list(BatchSampler(sampler, batch, sampler.drop_last))
-                    assert batches == [[index for index, _ in b] for b in want[rank]]
-                    marks = [is_real for b in want[rank] for _, is_real in b]
-                    assert sampler.repeats == marks.count(False)
-                    assert sampler.begun is not None
-                    plan = sampler.own_plan(sampler.begun)
-                    assert [plan.real_count(k) for k in range(plan.batch_count)] == [
-                        sum(is_real for _, is_real in b) for b in want[rank]
-                    ]
-                    if first == 0:
-                        assert len(sampler) == len(marks)
-                        assert sampler.total_size == sum(len(b) for r in want for b in r)
 
 
 def data_of(kind: str, rows: int) -> Any:
@@ -101,7 +48,7 @@ def pairs(batch: Any) -> list[tuple[int, bool]]:
 @pytest.mark.parametrize("tail", TAILS)
 def test_loaders_have_the_batches_and_the_length_of_their_share(kind: str, tail: str) -> None:
     for rows, world in itertools.product((0, 1, 5, 9, 12, 13), (1, 3, 4)):
-        want = shares(global_order(rows, 1, 0, "sequential"), 2, world, tail, 0)
+        want = planned(global_order(rows, 1, 0, "sequential"), 2, world, tail, 0)
         for rank in range(world):
             loader = FastLoader(data_of(kind, rows), 2, seed=1, shard=(rank, world), tail=tail)
             assert loader.tail == tail
@@ -112,24 +59,6 @@ def test_loaders_have_the_batches_and_the_length_of_their_share(kind: str, tail:
                 assert [pairs(batch) for batch in batches] == want[rank]
             else:
                 assert [b.tolist() for b in batches] == [[i for i, _ in b] for b in want[rank]]
-
-
-@pytest.mark.parametrize("kind", ["native", "by torch"])
-def test_a_resumed_epoch_has_the_right_mask_at_once(kind: str) -> None:
-    """At each batch, also with other ranks and another batch size."""
-    rows, options = 23, {"shuffle": True, "seed": 4, "tail": "mask"}
-    order = global_order(rows, 4, 0, "full")
-    loader = FastLoader(data_of(kind, rows), 3, shard=(1, 2), **options)
-    batches = iter(loader)
-    for taken in range(5):
-        state = loader.state_dict()
-        for world, size in ((1, 4), (2, 3), (4, 1), (5, 4)):
-            want = shares(order, size, world, "mask", min(rows, taken * 6))
-            for rank in (0, world - 1):
-                resumed = FastLoader(data_of(kind, rows), size, shard=(rank, world), **options)
-                resumed.load_state_dict(state)
-                assert [pairs(batch) for batch in resumed] == want[rank]
-        next(batches, None)
 
 
 @pytest.mark.parametrize("options", [{"num_workers": 2}, {"num_workers": 2, "in_order": False}])
@@ -275,11 +204,11 @@ def test_samples_that_are_left_out_leave_the_mask_too(tmp_path: Path) -> None:
         left = FastLoader(
             path.parent, 32, shard=(rank, 7), verify="lazy", on_error="skip", **options
         )
-        for planned, batch in zip(whole, left, strict=True):
+        for whole_batch, batch in zip(whole, left, strict=True):
             assert list(batch) == ["x", "y", "missing", "real"]
-            good = [(i, is_real) for i, is_real in pairs(planned) if i not in bad]
+            good = [(i, is_real) for i, is_real in pairs(whole_batch) if i not in bad]
             assert pairs((batch["y"], batch["real"])) == good
-            assert len(batch["missing"]) == len(planned[0]) - len(good)
+            assert len(batch["missing"]) == len(whole_batch[0]) - len(good)
             kept += [i for i, is_real in good if is_real]
     assert sorted(kept) == sorted(set(range(rows)) - set(bad))
 
