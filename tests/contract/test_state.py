@@ -5,15 +5,15 @@ from __future__ import annotations
 import copy
 import json
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from oracle import flat, numbers, values
-from torch.utils.data import BatchSampler, IterableDataset, RandomSampler
+from oracle import numbers, values
+from torch.utils.data import IterableDataset
 
 import fastload
 from fastload import FastLoader
@@ -48,36 +48,6 @@ def test_a_fresh_process_goes_on_with_the_remaining_batches(run_torch: Run, tmp_
             given.append((options, loader.state_dict()))
             want.append(json.dumps(values(batches)))
     assert run_torch(RESUME, json.dumps(given)).stdout.splitlines() == want
-
-
-OPTIONS: list[dict[str, Any]] = [
-    {"num_workers": 0},
-    {"num_workers": 1, "prefetch_factor": 1},
-    {"num_workers": 2, "prefetch_factor": 5},
-    {"num_workers": 2, "persistent_workers": True},
-    {},
-]
-
-
-@pytest.mark.parametrize("order", [{"seed": 1}, {}])
-def test_other_workers_go_on_with_the_same_batches(order: dict[str, Any]) -> None:
-    for saved_with in OPTIONS:
-        for k in (1, 3, STEPS):
-            loader = FastLoader(numbers(N), SIZE, shuffle=True, **order, **saved_with)
-            batches = iter(loader)
-            for _ in range(k):
-                next(batches)
-            state, want = loader.state_dict(), values(batches)
-            for resumed_with in OPTIONS:
-                resumed = FastLoader(numbers(N), SIZE, shuffle=True, **order, **resumed_with)
-                resumed.load_state_dict(state)
-                assert values(resumed) == want
-
-
-@pytest.mark.parametrize(("workers", "listed"), [(0, False), (2, False), (0, True)])
-@pytest.mark.parametrize("options", [{"seed": 1, "shuffle": True}, {"shuffle": True}, {}])
-def test_four_epochs_are_two_and_two(options: dict[str, Any], workers: int, listed: bool) -> None:
-    four_epochs_are_two_and_two(options, workers, listed)
 
 
 def test_four_epochs_of_processes_are_two_and_two() -> None:
@@ -133,18 +103,6 @@ def test_a_checkpoint_of_torch_holds_it_and_every_rank_reads_it(tmp_path: Path) 
         resumed = FastLoader(numbers(N), 2, seed=1, shuffle=True, shard=(rank, 2))
         resumed.load_state_dict(state)
         assert values(resumed) == values(one)
-
-
-@pytest.mark.parametrize("options", [{"seed": 1, "shuffle": True}, {"shuffle": True}, {}])
-@pytest.mark.parametrize("k", [0, 1, 3, STEPS])
-def test_every_sample_is_seen_once_over_a_break(options: dict[str, Any], k: int) -> None:
-    for data in (numbers(N), list(range(N))):
-        loader = FastLoader(data, SIZE, **options)
-        batches = iter(loader)
-        seen = [next(batches).tolist() for _ in range(k)]
-        resumed = FastLoader(data, SIZE, **options)
-        resumed.load_state_dict(loader.state_dict())
-        assert sorted(flat(seen + values(resumed))) == list(range(N))
 
 
 @pytest.mark.parametrize("listed", [False, True])
@@ -203,53 +161,3 @@ def test_an_error_of_a_stream_has_had_its_turn(workers: int, k: int) -> None:
     resumed.load_state_dict(state)
     first = 2 if k == 3 else k  # nothing was handed out since the error: it comes once more
     assert drawn(iter(resumed), 8 - first) == whole[first:]
-
-
-class OwnRandomSampler(RandomSampler):
-    """It draws from torch's default generator for its first index."""
-
-
-class OwnBatches(BatchSampler):
-    """Batches of the user's own kind around a stock sampler."""
-
-
-class DrawnInIter(list[int]):
-    """It draws when it is iterated, before it is asked for an index."""
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(torch.randperm(len(self)).tolist())
-
-
-OWN_ORDERS: dict[str, Callable[[Any], dict[str, Any]]] = {
-    "sampler": lambda data: {"batch_size": 3, "sampler": OwnRandomSampler(data)},
-    "batches": lambda data: {"batch_sampler": OwnBatches(RandomSampler(data), 3, False)},
-    "drawn in iter": lambda data: {"batch_size": None, "sampler": DrawnInIter(range(N))},
-}
-
-
-@pytest.mark.parametrize("workers", [None, 2])
-@pytest.mark.parametrize("kind", [numbers, lambda n: list(range(n))], ids=["native", "torch"])
-@pytest.mark.parametrize("name", OWN_ORDERS)
-def test_what_an_own_sampler_drew_is_drawn_again(name: str, kind: Any, workers: int | None) -> None:
-    def make(state: dict[str, Any] | None = None) -> FastLoader[Any]:
-        data = kind(N)
-        loader: FastLoader[Any] = FastLoader(data, num_workers=workers, **OWN_ORDERS[name](data))
-        loader.load_state_dict(json.loads(json.dumps(state or {})))
-        return loader
-
-    torch.manual_seed(3)
-    loader = make()
-    list(loader)
-    batches = iter(loader)
-    seen = [str(next(batches)), str(next(batches))]
-    first = loader.state_dict()
-    whole = seen + [str(batch) for batch in batches]
-    torch.manual_seed(4)  # nobody has saved it
-    before = torch.get_rng_state()
-    loader = make(first)
-    batches = iter(loader)
-    seen.append(str(next(batches)))
-    second = loader.state_dict()
-    assert seen + [str(batch) for batch in make(second)] == whole
-    assert seen + [str(batch) for batch in batches] == whole
-    assert torch.equal(torch.get_rng_state(), before)

@@ -1,333 +1,258 @@
-"""Resuming elsewhere: with other ranks and batches, and what is refused."""
+"""Saving and resuming: any number of times, in any way of loading, on any number of ranks."""
 
 from __future__ import annotations
 
-import inspect
-import itertools
-import multiprocessing
-from pathlib import Path
-from typing import Any
+import json
+import os
+import warnings
+from typing import Any, NamedTuple
 
-import numpy as np
 import pytest
 import torch
-from oracle import flat, numbers, values
-from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, SequentialSampler
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from plans import TAILS
+from resuming import (
+    KINDS,
+    WAYS,
+    Kind,
+    RandomState,
+    SeededReference,
+    Shape,
+    TorchReference,
+    Way,
+    plain,
+    seeded_loaders,
+    torch_loaders,
+)
 
-import fastload
-from fastload import ArrayDataset, FastLoader, KeyedSampler
-
-N, SIZE = 23, 4
-STEPS = -(-N // SIZE)
-
-
-def make(name: str, data: Any = None) -> FastLoader[Any]:
-    options: dict[str, Any] = {"keyed": {"seed": 1}, "shuffled": {}}[name]
-    return FastLoader(numbers(N) if data is None else data, SIZE, shuffle=True, **options)
-
-
-def ranks(world: int, size: int, n: int, **options: Any) -> list[FastLoader[Any]]:
-    made = []
-    for rank in range(world):
-        options |= {"seed": 3, "shuffle": True, "shard": (rank, world)}
-        made.append(FastLoader(numbers(n), size, **options))
-    return made
-
-
-@pytest.mark.parametrize(("world", "size"), [(2, 4), (1, 8), (8, 1), (1, 3), (3, 2), (4, 2)])
-def test_resume_with_other_ranks_and_batches(world: int, size: int) -> None:
-    seen: list[int] = []
-    states = []
-    for loader in ranks(4, 2, 40):
-        batches = iter(loader)
-        seen += flat([next(batches).tolist() for _ in range(3)])
-        states.append(loader.state_dict())
-    assert states == [states[0]] * 4
-    rest: list[int] = []
-    for loader in ranks(world, size, 40):
-        loader.load_state_dict(states[0])
-        rest += flat(values(loader))
-    left = set(range(40)) - set(seen)
-    assert left <= set(rest)
-    assert len(rest) - len(left) < world  # the padding of a last step that cannot be shared evenly
+EXAMPLES = int(os.environ.get("FASTLOAD_EXAMPLES", "40"))
+ORDERS = ("full", "sequential", "block")
+EPOCHS = st.integers(0, 3)
+SHAPES = st.builds(
+    Shape, st.sampled_from([1, 3, 4, 9]), st.sampled_from([1, 2, 3]), st.sampled_from(TAILS)
+)
 
 
-@pytest.mark.parametrize("options", [{}, {"num_workers": 0}, {"num_workers": 2}])
-def test_resume_twice_with_changing_worlds_sees_each_sample_once(options: dict[str, Any]) -> None:
-    seen: list[int] = []
-    state: dict[str, Any] = {}
-    for world, steps in ((2, 3), (4, 2), (3, None)):
-        loaders = ranks(world, 2, 101, **options)
-        for loader in loaders:
-            loader.load_state_dict(state)
-            batches = iter(loader)
-            seen += flat(values(itertools.islice(batches, steps)))
-        state = loaders[0].state_dict()
-    assert sorted(set(seen)) == list(range(101))
-    assert len(seen) - 101 < 3
+OTHER = torch.Generator().manual_seed(99).get_state()
 
 
-def test_distributed_sampler_state() -> None:
-    def make(rank: int, world: int = 2) -> FastLoader[Any]:
-        sampler = DistributedSampler(range(N), world, rank)  # type: ignore[arg-type]
-        return FastLoader(numbers(N), SIZE, sampler=sampler)
+class Saved(NamedTuple):
+    """A moment: the state of the loaders, their default generator, and the reference's own."""
 
-    first, second = make(0), make(1)
-    states = []
-    for loader in (first, second):
-        loader.set_epoch(2)
-        next(iter(loader))
-        states.append(loader.state_dict())
-    assert states[0] == states[1]
-    resumed = make(1)
-    resumed.load_state_dict(states[0])
-    batches = iter(resumed)
-    resumed.sampler.set_epoch(0)  # type: ignore[union-attr]
-    assert values(batches) == values(second)[1:]
-    with pytest.raises(ValueError, match="another world size: 2, here it is 3"):
-        make(1, 3).load_state_dict(states[0])
+    state: str
+    random: torch.Tensor
+    moment: Any
+    is_lost: bool
 
 
-@pytest.mark.parametrize("name", ["keyed", "shuffled"])
-def test_other_data_are_refused(name: str, tmp_path: Path) -> None:
-    loader = make(name)
-    next(iter(loader))
-    state = loader.state_dict()
-    other = np.arange(N)
-    other[-1] = 0
-    for data in (numbers(N + 1), ArrayDataset(other), ArrayDataset(np.arange(N, dtype="i4"))):
-        with pytest.raises(ValueError, match="another fingerprint of the dataset"):
-            make(name, data).load_state_dict(state)
-    path = tmp_path / "x.npy"
-    np.save(path, np.arange(N))
-    saved = make(name, fastload.open(path)).state_dict()
-    path.rename(tmp_path / "y.npy")
-    make(name, fastload.open(tmp_path / "y.npy")).load_state_dict(saved)
+class Resuming(RuleBasedStateMachine):
+    """Loaders of all ranks, in step, next to a reference; each saved moment can be resumed.
 
+    Default generators of the loaders' process and of the reference's are kept apart.
+    """
 
-class Batches(BatchSampler):
-    """Of which nobody knows what it makes of its sampler."""
-
-
-@pytest.mark.parametrize("epochs", [0, 1, 2])
-@pytest.mark.parametrize("options", [{"num_workers": 0}, {"num_workers": 2}])
-def test_a_keyed_sampler_in_a_batch_sampler_of_ones_own(
-    options: dict[str, Any], epochs: int
-) -> None:
-    def made() -> FastLoader[Any]:
-        sampler = KeyedSampler(range(N), batch_size=SIZE, seed=1)
-        return FastLoader(numbers(N), batch_sampler=Batches(sampler, SIZE, False), **options)
-
-    loader, between, inside = made(), made(), made()
-    for _ in range(epochs):
-        values(loader)
-    between.load_state_dict(loader.state_dict())
-    batches = iter(loader)
-    taken = [next(batches).tolist() for _ in range(2)]
-    inside.load_state_dict(loader.state_dict())
-    rest, later = [batch.tolist() for batch in batches], values(loader)
-    assert values(between) == taken + rest
-    assert [values(inside), values(inside)] == [rest, later]
-
-
-def test_other_orders_are_refused() -> None:
-    states = {name: make(name).state_dict() for name in ("keyed", "shuffled")}
-    with pytest.raises(ValueError, match="another seed: 1, here it is 2"):
-        FastLoader(numbers(N), SIZE, shuffle=True, seed=2).load_state_dict(states["keyed"])
-    with pytest.raises(ValueError, match="another order: 'full', here it is 'sequential'"):
-        FastLoader(numbers(N), SIZE, seed=1).load_state_dict(states["keyed"])
-    with pytest.raises(ValueError, match="another sampler: 'RandomSampler'"):
-        FastLoader(numbers(N), SIZE).load_state_dict(states["shuffled"])
-    with pytest.raises(ValueError, match="saved with seed=1: give it here"):
-        make("shuffled").load_state_dict(states["keyed"])
-    with pytest.raises(ValueError, match="saved without seed="):
-        make("keyed").load_state_dict(states["shuffled"])
-
-
-@pytest.mark.parametrize("name", ["keyed", "shuffled"])
-def test_damaged_states_are_refused(name: str) -> None:
-    loader = make(name)
-    next(iter(loader))
-    state = loader.state_dict()
-    counts: list[Any] = [-1, 2**64, 10**30, 2.5, "3", None, True]
-    damages = [{key: count} for key in ("samples", "epoch") for count in counts]
-    damages += [{"version": 2}, {"samples": N + 1}] if name == "keyed" else []
-    damages += [{"seed": "zz"}, {"begun": 1}] if name == "shuffled" else []
-    for damage in damages:
-        loader = make(name)
-        with pytest.raises(ValueError, match="state"):
-            loader.load_state_dict(state | damage)
-        assert len(list(loader)) == STEPS
-
-
-@pytest.mark.parametrize("batched", [True, False])
-def test_states_that_count_otherwise_are_refused(batched: bool) -> None:
-    class Foreign(BatchSampler):
-        pass
-
-    def own() -> FastLoader[Any]:
-        return FastLoader(numbers(N), SIZE)
-
-    def foreign() -> FastLoader[Any]:
-        sampler = Foreign(SequentialSampler(range(N)), SIZE, False)
-        return FastLoader(numbers(N), batch_sampler=sampler)
-
-    saved, other = (foreign(), own()) if batched else (own(), foreign())
-    next(iter(saved))
-    other.load_state_dict(saved.state_dict())
-    with pytest.raises(ValueError, match="saved with another sampler"):
-        next(iter(other))
-
-
-@pytest.mark.parametrize("through", ["sampler", "loader"])
-def test_set_epoch_counts_after_a_finished_epoch(through: str) -> None:
-    def make_loader() -> FastLoader[Any]:
-        return FastLoader(numbers(N), SIZE, sampler=DistributedSampler(range(N), 1, 0))
-
-    def epoch(loader: FastLoader[Any], number: int) -> list[int]:
-        target: Any = loader.sampler if through == "sampler" else loader
-        target.set_epoch(number)
-        return [int(x) for batch in loader for x in batch]
-
-    whole = make_loader()
-    orders = [epoch(whole, 0)]
-    state = whole.state_dict()
-    orders += [epoch(whole, 1), epoch(whole, 2)]
-    resumed = make_loader()
-    resumed.load_state_dict(state)
-    assert [epoch(resumed, 1), epoch(resumed, 2)] == orders[1:]
-
-
-@pytest.mark.parametrize("begin", [False, True])
-def test_the_seed_of_workers_is_drawn_once(begin: bool) -> None:
-    """Also if the state is taken after `iter()` and before the first batch."""
-
-    def epochs(loader: FastLoader[Any], first: Any = None) -> list[list[int]]:
-        runs = [first or iter(loader), loader, loader]
-        return [[int(x) for batch in run for x in batch] for run in runs]
-
-    torch.manual_seed(3)
-    loader = make("shuffled")
-    begun = iter(loader) if begin else None
-    state, random_state = loader.state_dict(), torch.get_rng_state()
-    expected = epochs(loader, begun)
-    torch.set_rng_state(random_state)
-    resumed = make("shuffled")
-    resumed.load_state_dict(state)
-    assert epochs(resumed) == expected
-
-
-def test_resumes_in_the_middle_of_a_huge_dataset(tmp_path: Path) -> None:
-    path = tmp_path / "huge.bin"
-    with path.open("wb") as file:
-        file.truncate(8 * 10**9)
-
-    def huge() -> FastLoader[Any]:
-        data = fastload.open(path, dtype="int64", shape=())
-        return FastLoader(data, 256, shuffle=True, seed=0)
-
-    state = huge().state_dict() | {"samples": 5 * 10**8}
-    loader = huge()
-    loader.load_state_dict(state)
-    batches = iter(loader)
-    assert len(next(batches)) == 256
-    assert loader.state_dict()["samples"] == 5 * 10**8 + 256
-
-
-class OneWaits:
-    """Sample 0 comes when it is told to."""
+    saved: Any = Bundle("saved")
 
     def __init__(self) -> None:
-        self.go = multiprocessing.get_context("fork").Event()
+        super().__init__()
+        self.random = RandomState(torch.Generator().manual_seed(1).get_state())
 
-    def __len__(self) -> int:
-        return 10
+    def begin(self, loaders: list[Any], reference: Any) -> None:
+        """The first loaders are made."""
+        self.loaders, self.reference = loaders, reference
+        self.batches: list[Any] = []
+        self.is_new = False  # the iterators have not delivered a batch
+        self.is_lost = False  # the reference draws from another generator until the epoch ends
+        self.keys = list(loaders[0].state_dict())
 
-    def __getitem__(self, index: int) -> int:
-        if index == 0:
-            self.go.wait(60)
-        return index
+    def resume(self, saved: Saved, loaders: list[Any], reference: Any) -> None:
+        """Loads the state, through JSON."""
+        state = json.loads(saved.state)
+        for loader in loaders:
+            loader.load_state_dict(state)
+            assert loader.state_dict() == json.loads(saved.state)
+        self.loaders, self.reference, self.batches = loaders, reference, []
+        self.is_new = False
+
+    def starting(self) -> None:
+        """Iterators are made next."""
+
+    def ended(self) -> None:
+        """An epoch has ended."""
+
+    @property
+    def may_start(self) -> bool:
+        return True
+
+    @property
+    def may_save(self) -> bool:
+        return True
+
+    @precondition(lambda self: self.may_start)
+    @rule()
+    def start(self) -> None:
+        self.starting()
+        self.reference.start()
+        with self.random.used():
+            self.batches = [iter(loader) for loader in self.loaders]
+        self.is_new = True
+
+    @precondition(lambda self: self.batches)
+    @rule(count=st.integers(1, 7))
+    def deliver(self, count: int) -> None:
+        for _ in range(count):
+            want = self.reference.deliver(self.is_new)
+            self.is_new = False
+            with self.random.used(), warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "no batch is left")
+                found = [plain(next(batches, None)) for batches in self.batches]
+            if want is None:
+                assert found == [None] * len(found)
+                self.batches = []
+                self.ended()
+                return
+            assert found == want
+
+    @precondition(lambda self: self.may_save)
+    @rule(target=saved)
+    def save(self) -> Saved:
+        with self.random.used():  # the next order is predicted from it
+            states = [loader.state_dict() for loader in self.loaders]
+        assert states == [states[0]] * len(states)
+        assert list(states[0]) == self.keys  # torch.distributed.checkpoint loads these only
+        return Saved(json.dumps(states[0]), self.random.state, self.reference.save(), self.is_lost)
+
+    @invariant()
+    def position(self) -> None:
+        if self.has_position:
+            for loader in self.loaders:
+                assert loader.position == self.limited(self.reference.position, loader)
+
+    @property
+    def has_position(self) -> bool:
+        return True
+
+    def limited(self, position: int, loader: Any) -> int:
+        """The position as loaders give it."""
+        return position
+
+    def set_epochs(self, epoch: int) -> None:
+        is_ignored = self.reference.set_epoch(epoch)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for loader in self.loaders:
+                loader.set_epoch(epoch)
+        assert ["is ignored" in str(warning.message) for warning in caught] == [True] * (
+            is_ignored * len(self.loaders)
+        )
 
 
-@pytest.mark.skipif(
-    "in_order" not in inspect.signature(DataLoader).parameters, reason="this torch has no in_order"
-)
-@pytest.mark.parametrize("options", [{}, {"seed": 1}])
-def test_a_batch_that_was_overtaken_is_not_left_out(options: dict[str, Any]) -> None:
-    data = OneWaits()
+class ResumingSeeded(Resuming):
+    """With `seed=`: on any number of ranks, with any batch size and tail."""
 
-    def make() -> FastLoader[Any]:
-        workers: dict[str, Any] = {"multiprocessing_context": "fork", "num_workers": 2}
-        return FastLoader(data, in_order=False, **workers, **options)
+    @initialize(order=st.sampled_from(ORDERS), shape=SHAPES, way=st.sampled_from(WAYS))
+    def make(self, order: str, shape: Shape, way: Way) -> None:
+        self.order = order
+        self.begin(seeded_loaders(order, shape, way), SeededReference(order, shape))
 
-    loader = make()
-    batches = iter(loader)
-    seen = [int(next(batches)) for _ in range(3)]
-    assert 0 not in seen
-    state = loader.state_dict()
-    data.go.set()
-    assert len(values(batches)) == 7
-    resumed = make()
-    resumed.load_state_dict(state)
-    assert set(seen) | set(flat(values(resumed))) == set(range(10))
-    assert loader.state_dict()["epoch"] == 1
+    def limited(self, position: int, loader: Any) -> int:
+        return min(position, len(loader))  # rounded up after other batches
 
+    @property
+    def may_save(self) -> bool:
+        return bool(self.reference.is_even)
 
-class Seeds:
-    """The seed of the worker that loads a sample."""
+    @property
+    def has_position(self) -> bool:
+        return bool(self.reference.is_even)
 
-    def __len__(self) -> int:
-        return 4
+    @rule(epoch=EPOCHS)
+    def set_epoch(self, epoch: int) -> None:
+        self.set_epochs(epoch)
 
-    def __getitem__(self, index: int) -> int:
-        return torch.initial_seed()
+    @rule(saved=Resuming.saved, shape=SHAPES, way=st.sampled_from(WAYS))
+    def restore(self, saved: Saved, shape: Shape, way: Way) -> None:
+        made = seeded_loaders(self.order, shape, way)
+        self.resume(saved, made, self.reference.load(saved.moment, shape))
 
-
-def test_workers_of_a_resumed_epoch_are_seeded_by_program_and_epoch() -> None:
-    found = []
-    for seed, epoch in [(1, 0), (1, 0), (2, 0), (1, 1)]:
-        torch.manual_seed(seed)
-        loader = FastLoader(Seeds(), num_workers=1, multiprocessing_context="fork")
-        for _ in range(epoch):
-            list(loader)
-        batches = iter(loader)
-        next(batches)
-        resumed = FastLoader(Seeds(), num_workers=1, multiprocessing_context="fork")
-        resumed.load_state_dict(loader.state_dict())
-        found.append(flat(values(resumed)))
-    assert found[0] == found[1]
-    assert len({seeds[0] for seeds in found}) == 3
+    @rule(saved=Resuming.saved)
+    def restore_here(self, saved: Saved) -> None:
+        shape = self.reference.shape
+        self.resume(saved, self.loaders, self.reference.load(saved.moment, shape))
 
 
-@pytest.mark.parametrize("drop_last", [False, True])
-@pytest.mark.parametrize(
-    ("data", "workers"),
-    [(numbers(N), None), (numbers(N), 2), (list(range(N)), 0)],
-    ids=["native", "threads", "foreign"],
-)
-def test_set_epoch_of_the_next_epoch_passes_over_the_end_of_a_loaded_one(
-    data: Any, workers: int | None, drop_last: bool
-) -> None:
-    def made() -> FastLoader[Any]:
-        sampler = DistributedSampler(data, 2, 1, seed=5, drop_last=drop_last)
-        return FastLoader(data, SIZE, sampler=sampler, drop_last=drop_last, num_workers=workers)
+class ResumingTorch(Resuming):
+    """With any other sampler; a resumed process may have another default generator."""
 
-    loader, epochs = made(), []
-    for epoch in range(2):
-        loader.set_epoch(epoch)
-        epochs.append(values(loader))
-    loader.set_epoch(0)
-    batches = iter(loader)
-    for _batch in epochs[0]:
-        next(batches)
-    state = loader.state_dict()
-    told, untold = made(), made()
-    for resumed in (told, untold):
-        resumed.load_state_dict(state)
-    batches = iter(told)
-    told.set_epoch(1)  # also between iter() and next()
-    assert values(batches) == epochs[1]
-    untold.set_epoch(0)
-    assert values(untold) == []
-    untold.set_epoch(1)
-    assert values(untold) == epochs[1]
+    @initialize(data=st.data(), name=st.sampled_from(sorted(KINDS)))
+    def make(self, data: Any, name: str) -> None:
+        self.kind: Kind = KINDS[name]
+        self.way = data.draw(st.sampled_from(self.kind.ways))
+        self.is_resuming = self.follows_open = False
+        reference = TorchReference(self.kind, self.random.state)
+        self.begin(torch_loaders(self.kind, self.way), reference)
+
+    @property
+    def may_start(self) -> bool:
+        # With workers torch draws an order in `iter()`, of which its loader without knows nothing.
+        return not self.is_new or not (self.way.workers or self.is_resuming)
+
+    @property
+    def may_save(self) -> bool:
+        # Between `iter()` and the first batch a state is that of the epoch before, or as loaded.
+        is_between = self.is_resuming or self.follows_open or self.kind.draws_in_iter
+        return not (self.is_new and is_between)
+
+    @property
+    def has_position(self) -> bool:
+        return not self.is_new
+
+    def starting(self) -> None:
+        self.is_resuming = self.reference.is_loaded
+        if not self.is_new:
+            self.follows_open = self.reference.is_open and not self.is_resuming
+        if not self.is_resuming:
+            self.meet()
+
+    def ended(self) -> None:
+        self.meet()
+
+    def meet(self) -> None:
+        """What follows a loaded epoch is drawn from the generator as it is then."""
+        if self.is_lost:
+            self.reference.follow(self.random.state)
+            self.is_lost = False
+
+    @precondition(lambda self: self.kind.world > 1 and not (self.is_new and self.way.workers))
+    @rule(epoch=EPOCHS)
+    def set_epoch(self, epoch: int) -> None:
+        self.set_epochs(epoch)
+
+    @rule(saved=Resuming.saved, data=st.data(), is_lost=st.booleans(), is_here=st.booleans())
+    def restore(self, saved: Saved, data: Any, is_lost: bool, is_here: bool) -> None:
+        if not is_here:
+            self.way = data.draw(st.sampled_from(self.kind.ways))
+        made = self.loaders if is_here else torch_loaders(self.kind, self.way)
+        self.random = RandomState(OTHER if is_lost else saved.random)
+        self.resume(saved, made, self.reference.load(saved.moment))
+        self.is_resuming, self.is_lost = False, is_lost or saved.is_lost
+        if not (self.reference.is_open or self.kind.predicts):
+            self.meet()
+
+
+@pytest.mark.parametrize("machine", [ResumingSeeded, ResumingTorch])
+def test_what_follows_a_resume_is_what_would_have_followed(machine: Any) -> None:
+    """`FASTLOAD_EXAMPLES=5000` takes that many examples."""
+    run_state_machine_as_test(
+        machine, settings=settings(max_examples=EXAMPLES, stateful_step_count=30)
+    )

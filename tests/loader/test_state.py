@@ -1,4 +1,4 @@
-"""Saving and restoring the place: exact, small, and independent of how the data are loaded."""
+"""States: what they survive, and samplers that have a state of their own."""
 
 from __future__ import annotations
 
@@ -6,19 +6,17 @@ import copy
 import io
 import itertools
 import json
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from oracle import Stream, numbers, random_states, values
+from oracle import numbers, values
+from resuming import KINDS, Shifting, torch_loaders
 from torch.utils.data import (
     DistributedSampler,
     RandomSampler,
-    SubsetRandomSampler,
-    WeightedRandomSampler,
 )
 
 from fastload import FastLoader
@@ -40,29 +38,11 @@ def seeded() -> torch.Generator:
 
 
 MAKERS: dict[str, Callable[[Any], FastLoader[Any]]] = {
-    "keyed": lambda data: FastLoader(data, SIZE, shuffle=True, seed=1),
-    "block": lambda data: FastLoader(data, SIZE, shuffle=True, seed=1, order="block"),
-    "keyed in order": lambda data: FastLoader(data, SIZE, seed=1),
-    "keyed, inline": lambda data: FastLoader(data, SIZE, shuffle=True, seed=1, num_workers=0),
-    "in order": lambda data: FastLoader(data, SIZE),
+    "seeded": lambda data: FastLoader(data, SIZE, shuffle=True, seed=1),
     "shuffled": lambda data: FastLoader(data, SIZE, shuffle=True),
-    "shuffled, inline": lambda data: FastLoader(data, SIZE, shuffle=True, num_workers=0),
-    "generator": lambda data: FastLoader(data, SIZE, shuffle=True, generator=seeded()),
-    "subset": lambda data: FastLoader(data, SIZE, sampler=SubsetRandomSampler(range(N))),
-    "weighted": lambda data: FastLoader(
-        data, SIZE, sampler=WeightedRandomSampler([1.0] * N, N, generator=seeded())
-    ),
-    "replaced": lambda data: FastLoader(
-        data, SIZE, sampler=RandomSampler(range(N), True, num_samples=N)
-    ),
-    "replaced, given": lambda data: FastLoader(
-        data, SIZE, sampler=RandomSampler(range(N), True, num_samples=N, generator=seeded())
-    ),
-    "foreign": lambda data: FastLoader(data, SIZE, sampler=list(range(N - 1, -1, -1))),
-    "batches": lambda data: FastLoader(data, batch_sampler=[[i, 0] for i in range(STEPS)]),
+    "listed": lambda data: FastLoader(data, SIZE, sampler=list(range(N - 1, -1, -1))),
 }
 WITH_WORKERS: dict[str, Callable[[Any], FastLoader[Any]]] = {
-    "keyed, two": lambda data: FastLoader(data, SIZE, shuffle=True, seed=1, num_workers=2),
     "shuffled, two": lambda data: FastLoader(data, SIZE, shuffle=True, num_workers=2),
     "generator, two": lambda data: FastLoader(
         data, SIZE, shuffle=True, num_workers=2, generator=seeded()
@@ -74,7 +54,6 @@ WITH_WORKERS: dict[str, Callable[[Any], FastLoader[Any]]] = {
         num_workers=2,
         generator=shared,
     ),
-    "foreign, two": lambda data: FastLoader(data, SIZE, sampler=list(range(N)), num_workers=2),
     "persistent": lambda data: FastLoader(
         data, SIZE, shuffle=True, num_workers=1, persistent_workers=True, generator=seeded()
     ),
@@ -110,27 +89,6 @@ def assert_resumes_exactly(make: Callable[[], FastLoader[Any]], ks: range, ended
         assert state == kept
 
 
-@pytest.mark.parametrize("name", list(MAKERS))
-@pytest.mark.parametrize("data", [numbers, by_torch])
-def test_resume_in_mid_epoch(name: str, data: Any) -> None:
-    steps = len(MAKERS[name](data(N)))
-    # Batch 0 is asked for, because an epoch begins with its first batch.
-    assert_resumes_exactly(lambda: MAKERS[name](data(N)), range(1, steps + 1), ended=False)
-    assert_resumes_exactly(lambda: MAKERS[name](data(N)), range(steps, steps + 1), ended=True)
-
-
-@pytest.mark.parametrize("name", list(MAKERS))
-def test_a_state_has_the_same_keys_at_all_times(name: str) -> None:
-    """torch.distributed.checkpoint loads those that a fresh loader's state has."""
-    loader = MAKERS[name](numbers(N))
-    keys = list(loader.state_dict())
-    batches = iter(loader)
-    assert list(loader.state_dict()) == keys
-    for _ in batches:
-        assert list(loader.state_dict()) == keys
-    assert list(loader.state_dict()) == keys
-
-
 @pytest.mark.parametrize("name", list(WITH_WORKERS))
 def test_resume_in_mid_epoch_with_workers(name: str) -> None:
     make = WITH_WORKERS[name]
@@ -144,94 +102,27 @@ def test_resume_in_mid_epoch_of_worker_processes() -> None:
     assert_resumes_exactly(lambda: make(by_torch(N)), range(STEPS, STEPS + 1), ended=True)
 
 
-@pytest.mark.parametrize("name", ["keyed", "generator", "in order", "foreign"])
-def test_states_before_and_between_epochs(name: str) -> None:
-    whole = [values(loader) for loader in [MAKERS[name](numbers(N))] for _ in range(3)]
-    for epochs in range(3):
-        loader = MAKERS[name](numbers(N))
-        for _ in range(epochs):
-            list(loader)
-        state = loader.state_dict()
-        assert state["epoch"] == epochs
-        iter(loader)  # not asked for a batch
-        resumed = MAKERS[name](numbers(N))
-        resumed.load_state_dict(state)
-        assert [values(resumed) for _ in range(3 - epochs)] == whole[epochs:]
-
-
-@pytest.mark.parametrize("name", ["shuffled", "shuffled, inline", "subset", "replaced"])
-@pytest.mark.parametrize("data", [numbers, by_torch])
-@pytest.mark.parametrize("begun", [0, 1, 2])
-def test_the_next_order_is_foreseen(name: str, data: Any, begun: int) -> None:
-    loader = MAKERS[name](data(N))
-    for _ in range(begun):
-        list(loader)
-    for make_iterator in (False, True):
-        batches = iter(loader) if make_iterator else None
-        state, random_state = loader.state_dict(), torch.get_rng_state()
-        want = values(loader if batches is None else batches)
-        after = random_states(None)
-        torch.manual_seed(99)
-        resumed = MAKERS[name](data(N))
-        resumed.load_state_dict(json.loads(json.dumps(state)))
-        assert values(resumed) == want
-        torch.set_rng_state(random_state)
-        resumed = MAKERS[name](data(N))
-        resumed.load_state_dict(state)
-        assert values(resumed) == want
-        assert make_iterator or random_states(None) == after
-
-
-def test_an_epoch_that_was_left_is_over() -> None:
-    loader = MAKERS["keyed"](numbers(N))
-    next(iter(loader))
-    second = values(loader)
-    fresh = MAKERS["keyed"](numbers(N))
-    fresh.set_epoch(1)
-    assert values(fresh) == second
-
-
-def test_the_last_state_before_the_end_gives_an_epoch_without_batches() -> None:
-    for name in ("keyed", "shuffled", "in order", "foreign"):
-        loader = MAKERS[name](numbers(N))
-        for _ in loader:
-            state = loader.state_dict()
-        resumed = MAKERS[name](numbers(N))
-        resumed.load_state_dict(state)
-        assert list(resumed) == []
-        assert len(list(resumed)) == STEPS
-
-
-def test_only_batches_handed_out_count() -> None:
-    loader = FastLoader(numbers(1000), 1, seed=0, num_workers=2, prefetch_factor=100)
-    batches = iter(loader)
-    for k in range(1, 5):
-        next(batches)
-        time.sleep(0.01)
-        assert loader.state_dict()["samples"] == k
-
-
 def test_states_survive_torch_save() -> None:
-    for make in MAKERS.values():
-        loader = make(numbers(N))
+    loaders = [loader for kind in KINDS.values() for loader in torch_loaders(kind, kind.ways[0])]
+    for loader in [*loaders, MAKERS["seeded"](numbers(N))]:
         next(iter(loader))
         state = loader.state_dict()
         file = io.BytesIO()
         torch.save(state, file)
         file.seek(0)
         assert torch.load(file, weights_only=True) == state
-        if "generator" not in state:
+        if not state.get("generator"):
             assert len(json.dumps(state)) < 1024
 
 
 def test_nothing_is_no_state() -> None:
-    loader = MAKERS["keyed"](numbers(N))
+    loader = MAKERS["seeded"](numbers(N))
     first = values(loader)
     loader.load_state_dict({})
     assert values(loader) != first
 
 
-@pytest.mark.parametrize("name", ["keyed", "shuffled", "foreign"])
+@pytest.mark.parametrize("name", list(MAKERS))
 def test_nonsense_is_no_state(name: str) -> None:
     loader = MAKERS[name](numbers(N))
     for nonsense in (None, 0, 5, "state", [], [("version", 1)], b""):
@@ -251,7 +142,7 @@ def test_nonsense_is_no_state(name: str) -> None:
 
 
 def test_a_state_is_for_the_next_iterator() -> None:
-    loader = MAKERS["keyed"](numbers(N))
+    loader = MAKERS["seeded"](numbers(N))
     whole = values(loader)
     loader.set_epoch(0)
     batches = iter(loader)
@@ -265,64 +156,11 @@ def test_a_state_is_for_the_next_iterator() -> None:
     assert values(loader) == whole[1:]
 
 
-def test_a_loaded_state_wins_over_set_epoch_until_the_first_batch() -> None:
-    loader = MAKERS["keyed"](numbers(N))
-    list(loader)
-    batches = iter(loader)
-    second = [next(batches).tolist()]
-    state = loader.state_dict()
-    second += values(batches)
-    resumed = MAKERS["keyed"](numbers(N))
-    resumed.load_state_dict(state)
-    batches = iter(resumed)
-    resumed.set_epoch(1)
-    with pytest.warns(UserWarning, match="is ignored"):
-        resumed.set_epoch(0)
-    assert values(batches) == second[1:]
-    assert values(resumed) == values(loader)
-
-
 # --- Samplers with a state of their own --------------------------------------------------------
 
 
-class Shifting:
-    """A sampler whose order depends on its state."""
-
-    def __init__(self) -> None:
-        self.shift = 0
-
-    def __len__(self) -> int:
-        return 10
-
-    def __iter__(self) -> Iterator[int]:
-        self.shift += 3
-        return iter([(i + self.shift) % 10 for i in range(10)])
-
-    def state_dict(self) -> dict[str, int]:
-        return {"shift": self.shift}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.shift = state["shift"]
-
-
-@pytest.mark.parametrize("data", [numbers, by_torch])
-@pytest.mark.parametrize("k", range(1, 6))
-def test_stateful_samplers(data: Any, k: int) -> None:
-    loader = FastLoader(data(10), 2, sampler=Shifting(), num_workers=0)
-    whole = [values(loader) for _ in range(3)]
-    loader = FastLoader(data(10), 2, sampler=Shifting(), num_workers=0)
-    list(loader)
-    batches = iter(loader)
-    for _ in range(k):
-        next(batches)
-    resumed = FastLoader(data(10), 2, sampler=Shifting(), num_workers=0)
-    resumed.load_state_dict(loader.state_dict())
-    assert values(resumed) == whole[1][k:]
-    assert values(resumed) == whole[2]
-
-
 class Positioned(DistributedSampler[int]):
-    """Says where it is, as torchdata's does: at its end until it begins anew."""
+    """Its state is its position, as torchdata's: at its end until it starts again."""
 
     __module__ = "torchdata.stateful_dataloader.sampler"
     yielded, begin_at = 0, None
@@ -393,28 +231,3 @@ def test_a_foreign_sampler_is_skipped_without_loading() -> None:
     loaded.clear()
     assert values(resumed) == [[6, 7], [8, 9]]
     assert loaded == [6, 7, 8, 9]
-
-
-def test_an_iterable_dataset_is_loaded_up_to_its_place() -> None:
-    loader = FastLoader(Stream(), 2)
-    batches = iter(loader)
-    next(batches)
-    state = loader.state_dict()
-    resumed = FastLoader(Stream(), 2)
-    resumed.load_state_dict(state)
-    assert values(resumed) == [[2, 3], [4, 5], [6]]
-    assert values(resumed) == [[0, 1], [2, 3], [4, 5], [6]]
-    assert resumed.state_dict()["epoch"] == 2
-
-
-def test_resuming_draws_nothing_from_the_default_generator() -> None:
-    for data in (numbers, by_torch):
-        loader = MAKERS["shuffled"](data(N))
-        next(iter(loader))
-        resumed = MAKERS["shuffled"](data(N))
-        resumed.load_state_dict(loader.state_dict())
-        before = random_states(None)
-        list(resumed)
-        assert random_states(None) == before
-        list(resumed)
-        assert random_states(None) != before
