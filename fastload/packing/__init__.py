@@ -1,4 +1,4 @@
-"""Packs datasets into folders of shards: `pack`, and clusters to pack on (`connected`)."""
+"""Packs datasets into folders of shards (`pack`); connects to clusters that pack (`connected`)."""
 
 from __future__ import annotations
 

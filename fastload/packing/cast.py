@@ -1,4 +1,4 @@
-"""Casts that keep their word: floats to the nearest even value, integers exactly or not at all."""
+"""Exact or correctly rounded casts between dtypes, including bfloat16 and float8."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import numpy as np
 from fastload.formats.dtypes import dtype_name
 from fastload.formats.fields import Field
 
-if TYPE_CHECKING:  # some kinds of input cast while they read
+if TYPE_CHECKING:  # some input kinds import this module
     from fastload.packing.columns import Array
 
-# Exponent bits, mantissa bits, bias, code of NaN, code of what is too large.
+# Exponent bits, mantissa bits, bias, code of NaN, code of values that are too large.
 _FLOAT8 = {
     "float8_e4m3fn": (4, 3, 7, 0x7F, 0x7E),
     "float8_e4m3fnuz": (4, 3, 8, 0x80, 0x80),
@@ -26,19 +26,24 @@ _BLOCK_ITEMS = 1 << 18
 
 
 class CastError(ValueError):
-    """A value does not fit; `row` is that of the array, `value` its text."""
+    """Raised for a value that the target dtype cannot hold.
+
+    Attributes:
+        row: Index of the value along the first axis of the array.
+        value: The value as text.
+    """
 
     def __init__(self, row: int, value: str, dtype: str) -> None:
-        super().__init__(f"{value} is no {dtype}")
+        super().__init__(f"{value} does not fit {dtype}")
         self.row = row
         self.value = value
 
 
 def cast_target(given: Any) -> str:
-    """The dtype that values are cast to, as `dtype_name` names it.
+    """Returns the name of the dtype that values are cast to, as `dtype_name` spells it.
 
     Raises:
-        ValueError: it cannot be a target of a cast.
+        ValueError: the dtype cannot be the target of a cast.
 
     Example:
         >>> cast_target("bf16"), cast_target(np.dtype("f2"))
@@ -51,20 +56,20 @@ def cast_target(given: Any) -> str:
 
 
 def cast(array: Array, field: Field, dtype: str) -> Array:
-    """The values of a field in another dtype.
+    """Returns the values of a field in another dtype.
 
-    Floats are rounded to the nearest value, to the even one from the middle, and what is too large
-    becomes what torch makes of it: infinity, 448 in float8_e4m3fn, else NaN. Integers and bools
-    must be able to hold each value exactly.
+    Floats are rounded to the nearest value, ties to even. Values that are too large become the same
+    as in torch: infinity, 448 in float8_e4m3fn, NaN in the fnuz dtypes. Integers and bools must
+    hold each value exactly.
 
     Args:
-        array: Of the field's storage dtype.
-        field: Of the array.
-        dtype: The new one.
+        array: Values in the storage dtype of the field.
+        field: Field of the array.
+        dtype: Target dtype.
 
     Raises:
-        CastError: a value does not fit.
-        TypeError: complex numbers to real ones.
+        CastError: a value does not fit the target dtype.
+        TypeError: the values are complex and the target dtype is not.
     """
     target = Field(field.name, dtype, field.shape)
     if field.dtype.startswith("complex") and not dtype.startswith("complex"):
@@ -93,7 +98,7 @@ def _to_float(dtype: str) -> Callable[[Array], Array]:
 
 
 def _to_exact(block: Array, dtype: str) -> Array:
-    """Integers, bools and complex numbers."""
+    """Casts to integers, bools or complex numbers; raises CastError for values that do not fit."""
     if dtype.startswith("complex"):
         return block.astype(dtype)
     limits = np.iinfo(np.uint8 if dtype == "bool" else dtype)
@@ -114,14 +119,14 @@ def _to_exact(block: Array, dtype: str) -> Array:
 
 
 def _wide(block: Array) -> Array:
-    """Integers as float64, rounded so that rounding once more gives what rounding once would."""
+    """Returns 64-bit integers as float64, rounded to odd, so that a second rounding is correct."""
     if block.dtype.kind not in "iu" or block.dtype.itemsize < 8:
         return block
     return _odd(block.astype(np.float64), lambda near: _compare(block, near))
 
 
 def _compare(exact: Array, near: Array) -> Array:
-    """-1, 0 or 1 where the integers are less than, equal to or more than the floats."""
+    """Returns -1, 0 or 1 where the integers are less than, equal to or more than the floats."""
     inside = near < 2.0 ** (63 if exact.dtype.kind == "i" else 64)  # else rounded up to the power
     back = np.where(inside, near, 0).astype(exact.dtype)
     order = (exact > back).astype(np.int8) - (exact < back).astype(np.int8)
@@ -129,7 +134,7 @@ def _compare(exact: Array, near: Array) -> Array:
 
 
 def _odd(near: Array, compare: Callable[[Array], Array]) -> Array:
-    """Floats nearest to exact values, moved to the neighbour with an odd last bit if inexact."""
+    """Returns the nearest floats; inexact ones with an even last bit become the odd neighbour."""
     order = compare(near)
     bits: Array = near.view(np.int64 if near.itemsize == 8 else np.int32)
     even = (bits & 1 == 0) & (order != 0)
@@ -139,7 +144,7 @@ def _odd(near: Array, compare: Callable[[Array], Array]) -> Array:
 
 
 def _single(block: Array) -> Array:
-    """Values as float32, rounded to odd."""
+    """Returns the values as float32, rounded to odd."""
     wide = _wide(block)
     if wide.dtype != np.float64:
         return wide.astype(np.float32)
@@ -164,7 +169,7 @@ def _bfloat16(block: Array) -> Array:
 
 @functools.cache
 def _float8_values(dtype: str) -> Array:
-    """The value of each of the 256 codes."""
+    """Returns the values of the 256 codes of a float8 dtype."""
     exponents, mantissas, bias, nan, too_large = _FLOAT8[dtype]
     codes = np.arange(256)
     exponent = (codes >> mantissas) & (2**exponents - 1)
@@ -185,7 +190,7 @@ def _float8(block: Array, dtype: str) -> Array:
     _, _, _, nan, too_large = _FLOAT8[dtype]
     positive = _float8_values(dtype)[:0x80]
     finite = positive[np.isfinite(positive)]
-    # As if one more value followed: what is nearer to that one, or in the middle, is too large.
+    # One more value is added: what is rounded to it, ties included, is too large.
     ends = np.append(finite, 2 * finite[-1] - finite[-2])
     middles = (ends[1:] + ends[:-1]) / 2
     size = np.abs(_wide(block).astype(np.float64))
@@ -195,14 +200,14 @@ def _float8(block: Array, dtype: str) -> Array:
     code = np.where(code >= len(finite), too_large, code)
     code = np.where(np.isnan(size), nan, code)
     signed = np.signbit(block) if block.dtype.kind == "f" else block < 0
-    if nan == 0x80:  # these have no negative zero
+    if nan == 0x80:  # fnuz dtypes have no negative zero
         signed &= (code != 0) & (code != nan)
     coded: Array = np.where(signed, code | 0x80, code)
     return coded.astype(np.uint8)
 
 
 def _decoded(array: Array, dtype: str) -> Array:
-    """The values of storage that numpy has no dtype for, in one that holds them exactly."""
+    """Returns stored values in a numpy dtype that holds them exactly."""
     if dtype == "bfloat16":
         return (array.astype(np.uint32) << np.uint32(16)).view(np.float32)
     if dtype in _FLOAT8:
@@ -214,7 +219,7 @@ def _decoded(array: Array, dtype: str) -> Array:
 
 
 def nan_code(dtype: str) -> Any:
-    """NaN as a floating dtype is stored.
+    """Returns NaN as it is stored in a floating dtype.
 
     Example:
         >>> hex(nan_code("bfloat16"))
@@ -226,15 +231,15 @@ def nan_code(dtype: str) -> Any:
 
 
 def decoded(array: Array, field: Field) -> Array:
-    """The values of a field in a dtype of numpy's that holds them exactly."""
+    """Returns the values of a field in a numpy dtype that holds them exactly."""
     return _decoded(array, field.dtype)
 
 
 def parse_casts(option: str, casts: Mapping[str, Any] | None) -> dict[str, str]:
-    """The dtypes of an option by field, with their names as the format spells them.
+    """Returns the target dtypes of an option, by field name.
 
     Raises:
-        ValueError: with the option and the field, for a dtype that values cannot be cast to.
+        ValueError: values cannot be cast to a dtype; the message names the option and the field.
     """
     parsed = {}
     for name, dtype in (casts or {}).items():

@@ -1,4 +1,4 @@
-"""The samples of a field, of equal or varying lengths, and which of them are missing."""
+"""Columns of samples with equal or varying lengths, and their missing values."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ class Ragged:
         return len(self.offsets) - 1
 
     def __getitem__(self, rows: slice) -> Ragged:
-        """The samples of a slice without a step."""
+        """Returns the samples of a slice without a step."""
         start, stop, _ = rows.indices(len(self))
         bounds = self.offsets[start : max(start, stop) + 1]
         return Ragged(self.values[bounds[0] : bounds[-1]], bounds - bounds[0])
 
     def take(self, rows: Int64Array) -> Ragged:
-        """The samples at `rows`, in that order."""
-        # Sample by sample: an index of the elements would be larger than they are.
+        """Returns a copy of the samples at `rows`, in that order."""
+        # One copy per sample: an index of all elements may need more memory than the elements.
         starts, ends = self.offsets[rows].tolist(), self.offsets[rows + 1].tolist()
         pieces = [self.values[start:end] for start, end in zip(starts, ends, strict=True)]
         lengths = np.diff(self.offsets)[rows]
@@ -53,14 +53,14 @@ class Ragged:
 
     @staticmethod
     def concatenate(parts: Sequence[Ragged]) -> Ragged:
-        """The samples of all parts, one after the other."""
+        """Returns the samples of all parts in one column."""
         lengths = np.concatenate([np.diff(part.offsets) for part in parts])
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
         return Ragged(np.concatenate([part.values for part in parts]), offsets)
 
 
 class RaggedBuilder:
-    """Collects the samples of a ragged field in one growing block of memory."""
+    """Collects the samples of a ragged field in one growing buffer."""
 
     def __init__(self, of: Field) -> None:
         self._field = of
@@ -68,17 +68,17 @@ class RaggedBuilder:
         self._offsets = array.array("q", [0])
 
     def append(self, sample: bytes | Array) -> None:
-        """Adds a sample: its bytes, or an array (length, *shape) of the storage dtype."""
+        """Adds a sample, given as bytes or as an array (length, *shape) of the storage dtype."""
         self._data += sample if isinstance(sample, bytes) else _bytes_of(sample)
         self._offsets.append(self._offsets[-1] + len(sample))
 
     def extend(self, samples: Ragged) -> None:
-        """Adds samples that lie together."""
+        """Adds all samples of a column."""
         self._data += _bytes_of(samples.values)
         self._offsets.frombytes((samples.offsets[1:] + self._offsets[-1]).tobytes())
 
     def finish(self) -> Ragged:
-        """All samples; the builder must not be used any more."""
+        """Returns all samples; the builder must not be used afterwards."""
         shape = (self._offsets[-1], *self._field.shape)
         values = np.frombuffer(self._data, np.uint8).view(self._field.storage).reshape(shape)
         return Ragged(values, np.frombuffer(self._offsets, np.int64))
@@ -92,20 +92,20 @@ AnyColumn = Array | Ragged
 
 
 class Collector:
-    """Puts the columns of several parts together.
+    """Concatenates the columns of several parts.
 
     Args:
-        of: The field.
-        most: Samples for which memory is taken.
+        of: Field of the columns.
+        max_samples: Maximum number of samples, for which memory is allocated.
     """
 
-    def __init__(self, of: Field, most: int) -> None:
-        self._array = np.empty((0 if of.ragged else most, *of.shape), of.storage)
+    def __init__(self, of: Field, max_samples: int) -> None:
+        self._array = np.empty((0 if of.ragged else max_samples, *of.shape), of.storage)
         self._ragged = RaggedBuilder(of)
         self._is_ragged, self._row = of.ragged, 0
 
     def add(self, piece: AnyColumn) -> None:
-        """Adds samples."""
+        """Adds the samples of a column."""
         if isinstance(piece, Ragged):
             self._ragged.extend(piece)
         else:
@@ -113,47 +113,58 @@ class Collector:
             self._row += len(piece)
 
     def finish(self) -> AnyColumn:
-        """All samples."""
+        """Returns all samples as one column."""
         return self._ragged.finish() if self._is_ragged else self._array[: self._row]
 
 
 def taken(column: AnyColumn, rows: Int64Array) -> AnyColumn:
-    """The samples at `rows`, in that order."""
+    """Returns the samples at `rows`, in that order."""
     return column.take(rows) if isinstance(column, Ragged) else column[rows]
 
 
 def inverse(order: Int64Array) -> Int64Array:
-    """Where each of the samples is that were read in an order."""
-    places = np.empty(len(order), np.int64)
-    places[order] = np.arange(len(order))
-    return places
+    """Returns the inverse of a permutation."""
+    positions = np.empty(len(order), np.int64)
+    positions[order] = np.arange(len(order))
+    return positions
 
 
 @dataclass(frozen=True, eq=False)
 class Missing:
-    """The missing values of a column, which has zeros in their place, or an empty list.
+    """Missing values of a column; the column itself has zeros or an empty list there.
 
     Attributes:
-        samples: bool (samples,): those of which something is missing.
-        values: bools like the numbers of the column: those that are missing. None of byte strings.
+        samples: bool (samples,), True for samples with a missing value.
+        values: bools in the layout of the column, True for missing numbers. None for columns of
+            byte strings.
     """
 
     samples: Array
     values: AnyColumn | None
 
     def take(self, rows: Int64Array) -> Missing:
-        """The samples at `rows`, in that order."""
+        """Returns the entries of the samples at `rows`, in that order."""
         values = None if self.values is None else taken(self.values, rows)
         return Missing(self.samples[rows], values)
 
     @classmethod
     def of_numbers(cls, mask: Array) -> Missing:
-        """Those of a column of numbers of one shape: which numbers are missing."""
+        """Returns the missing values of a column with a fixed sample shape.
+
+        Args:
+            mask: bool (samples, *shape), True for missing numbers.
+        """
         return cls(np.asarray(mask.any(axis=tuple(range(1, mask.ndim)))), mask)
 
     @classmethod
     def of_lists(cls, mask: Array, offsets: Int64Array, whole: Array | None = None) -> Missing:
-        """Those of a ragged column: which of its numbers, and which whole lists, are missing."""
+        """Returns the missing values of a ragged column.
+
+        Args:
+            mask: bool (elements, *shape), True for missing numbers.
+            offsets: int64 (samples + 1) of the column.
+            whole: bool (samples,), True for samples whose list itself is missing.
+        """
         samples = np.zeros(len(offsets) - 1, bool) if whole is None else whole.copy()
         own = np.flatnonzero(mask.any(axis=tuple(range(1, mask.ndim))))
         samples[np.searchsorted(offsets, own, "right") - 1] = True
@@ -161,7 +172,12 @@ class Missing:
 
     @classmethod
     def spread(cls, column: AnyColumn, pieces: Sequence[tuple[int, Missing]]) -> Missing:
-        """Those of a column, of some of its ranges, each with the number of its first sample."""
+        """Returns the missing values of a column from those of some of its ranges.
+
+        Args:
+            column: The whole column.
+            pieces: Pairs of a range's first sample and the range's missing values.
+        """
         samples = np.zeros(len(column), bool)
         ragged = column.offsets if isinstance(column, Ragged) else None
         numbers = column.values if isinstance(column, Ragged) else column

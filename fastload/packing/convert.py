@@ -1,4 +1,4 @@
-"""`fastload.pack`: from any input to a packed folder."""
+"""`fastload.pack`: packs any input into a folder of shards."""
 
 from __future__ import annotations
 
@@ -34,36 +34,36 @@ from fastload.packing.shards import (
     Progress,
     Workers,
     check_travels,
-    chosen_workers,
+    check_workers,
     write_shards,
 )
 
 WRITER = f"fastload {_core.__version__}"
-COMPLETE = "it was complete already"
-_MOST_GUESSED = 20  # in a notice
+COMPLETE = "the dataset was already complete"
+_MAX_GUESSED = 20  # names in a notice
 
 
 @dataclass(frozen=True)
 class PackReport:
-    """What was written.
+    """Summary of a packed dataset.
 
     Attributes:
-        path: Of the folder.
-        rows: Samples.
-        shards: Files.
-        bytes: Of all shards.
-        skipped: Bad records that were left out, and why; also in the manifest.
-        leftovers: What was not read of the input: a reason, a count and up to 100 paths each; also
-            in the manifest.
-        notices: What the user should know, in sentences.
-        fields: Of a sample.
-        splits: Rows [start, stop) by name.
-        kind: Of the input.
-        reason: Why it was taken for that kind; empty for what is in memory.
-        dropped: Samples that were left out because a value was missing, by field: a sample that
-            lacks two counts for both.
-        dropped_rows: These samples, each counted once.
-        filled: Samples of which missing values were replaced, by field.
+        path: Absolute path of the folder.
+        rows: Number of samples.
+        shards: Number of shard files.
+        bytes: Total size of the shards in bytes.
+        skipped: Bad records that were left out, each with the reason; also in the manifest.
+        leftovers: Files of the input that were not read, grouped by reason, each with a count and
+            up to 100 paths; also in the manifest.
+        notices: Sentences for the user, such as guessed dtypes.
+        fields: Fields of a sample.
+        splits: Rows [start, stop) of each split, by name.
+        kind: Input kind.
+        reason: Why this kind was detected; empty for an input in memory.
+        dropped: Number of samples left out because a value was missing, by field. A sample that
+            lacks two fields counts for both.
+        dropped_rows: Number of samples left out because a value was missing, each counted once.
+        filled: Number of samples with replaced missing values, by field.
 
     Example:
         >>> report = fastload.pack("photos", "data/photos", resize=224)  # doctest: +SKIP
@@ -117,90 +117,91 @@ def pack(
 ) -> PackReport:
     """Packs a dataset into a folder of shards that `FastLoader` reads at full speed.
 
-    The bytes that are written depend on the input and the options alone, not on the number of
-    workers, the machine or the time. Until the pack is complete, the folder says that it is not.
+    The written bytes depend only on the input and the options, not on the number of workers, the
+    machine or the time. Until the pack is complete, the folder is marked as incomplete, and
+    `fastload.open` refuses it.
 
     Args:
         source: What to pack:
 
             - a folder of class folders of images: samples are tuples (image uint8
-              (height, width, 3), label int64), classes and order as torchvision's ImageFolder has
-              them; images are converted to RGB by Pillow, as its loader does, but for 16-bit ones,
-              which are their upper 8 bits; EXIF orientation is ignored. With `encoded`, image is
-              the bytes of the file;
+              (height, width, 3), label int64). Classes and order are those of torchvision's
+              ImageFolder. Pillow converts the images to RGB, as ImageFolder does; 16-bit images
+              keep their upper 8 bits; EXIF orientation is ignored. With `encoded`, image is the
+              bytes of the file;
             - a `.npy` file or a folder of them: bare arrays; an `.npz` file: dicts;
             - a raw file of numbers, with `dtype` and `shape`;
             - a map-style dataset, or its name as `module:object` (a class or function is called):
               numbers, arrays, CPU tensors, text and bytes in dicts, tuples, lists and
               namedtuples. Arrays and lists of numbers may vary in their first length from sample
-              to sample; 64 samples are looked at to find out;
+              to sample; 64 samples are read to find these fields;
             - an array or CPU tensor, or a dict or tuple of them: samples along the first axes.
-              Lists of texts, bytes or arrays of unequal length, object arrays and nested tensors
+              Lists of text, bytes or arrays of unequal length, object arrays and nested tensors
               are samples of varying length;
             - a DataFrame of pandas or polars, or a table of pyarrow: dicts of the columns; a
-              Series: its bare values. An index of pandas that is no plain count of the rows
-              becomes a column, as `reset_index` makes it.
+              Series: its values without a container. A pandas index other than a RangeIndex that
+              numbers the rows becomes a column, as in `reset_index`.
         out: The folder to write.
         kind: Name of an input kind, such as "imagefolder" (listed in `docs/reference/packing.md`);
             None detects the kind.
-        dtype: Of a raw file, such as "uint16"; ">i4" is big-endian.
-        shape: Of one sample of a raw file.
-        resize: (height, width) of the images; one number is both. Bilinear, as torchvision does
-            with PIL images; the aspect ratio is not kept.
-        encoded: Keep the images as the bytes of their files, of any size, to be decoded when they
-            are loaded.
+        dtype: Dtype of a raw file, such as "uint16"; ">i4" is big-endian.
+        shape: Shape of one sample of a raw file.
+        resize: (height, width) of the images in pixels, or one number for both. The filter is
+            bilinear, as in torchvision for PIL images; the aspect ratio is not kept.
+        encoded: Store the bytes of the image files, of any size; images are decoded when they are
+            loaded.
         allow_empty: Keep classes without images.
-        strict: Stop at the first bad image or record, instead of leaving it out, and if anything
-            in the input is not read, but hidden files and what `ignore` names.
-        ignore: Patterns of what is left out of a folder or archive, as `fnmatch` has them: of
-            paths below it, of names, or of folders.
-        fields: Names of the fields to keep, or of containers for all in them; the others are not
-            opened, decoded or checked.
-        dtypes: What fields are read as, by name, such as {"x": "float32"}: numbers of text are
-            parsed so, others are cast before missing values are filled in.
-        missing: What is done about missing values (null, None, NaT, absent keys) of the fields that
-            are kept; a NaN is a value. "error" stops, "nan" makes NaN of them in fields of floats,
-            "zero" makes 0, False, empty text and empty lists, "drop" leaves the sample out.
-        cast: New dtypes by the names of fields, such as {"x": "bf16"}. Floats are rounded to the
-            nearest even value; integers and bools must be able to hold each value.
-        shuffle: The seed of a permutation of the samples, by which they are written.
-        limit: Write so many samples from the start, after shuffling.
+        strict: Raise at the first bad image or record instead of leaving it out, and if a file of
+            the input is not read. Hidden files and files that match `ignore` are exempt.
+        ignore: `fnmatch` patterns of files to leave out of a folder or archive. A pattern matches
+            paths below the input, names, or folders.
+        fields: Names of the fields to keep, or of containers for all fields in them; the other
+            fields are not opened, decoded or checked.
+        dtypes: Dtypes that fields are read as, by name, such as {"x": "float32"}. Numbers in text
+            are parsed to this dtype; other values are cast before missing values are filled in.
+        missing: How missing values (null, None, NaT, absent keys) of the kept fields are handled;
+            a NaN is a value. "error" raises, "nan" stores NaN in fields of floats, "zero" stores
+            0, False, empty text or an empty list, "drop" leaves the sample out.
+        cast: New dtypes by field name, such as {"x": "bf16"}. Floats are rounded to the nearest
+            value, ties to even; integers and bools must hold each value exactly.
+        shuffle: Seed of a permutation; the samples are written in its order.
+        limit: Number of samples to write, from the start, after shuffling.
         split: Fractions of the rows by name, such as {"train": 0.9, "val": 0.1}, which sum to 1.
-            A split ends at the row nearest to where the sum of the fractions up to it lies.
-        overwrite: Replace the packed dataset in `out`, once the new one is complete, or the
-            incomplete one at once.
-        resume: Continue an incomplete pack: its finished shards are kept. A complete one of the
-            same input and options is left as it is; of an input in memory, only names, types and
-            lengths can be compared then.
+            A split ends at the cumulative sum of the fractions, rounded to the nearest row.
+        overwrite: Replace the packed dataset in `out`. A complete dataset stays until the new one
+            is complete; an incomplete one is removed first.
+        resume: Continue an incomplete pack: its finished shards are kept. A complete dataset of
+            the same input and options is left unchanged; for an input in memory, only names,
+            types and lengths are compared in that case.
         dry_run: Write nothing; report what would be written.
-        shard_size: Bytes of a shard, an integer; rows per shard are the power of two that fits, at
-            least one.
-        workers: Processes; None takes one per CPU core and no more than there are shards, for files
-            that are merely copied one per 4 GiB. A dataset that another process cannot make, and an
-            `.npz` file, are read in this process.
+        shard_size: Target size of a shard in bytes, an integer. The number of rows per shard is the
+            largest power of two that fits, at least one.
+        workers: Number of processes. None uses one per CPU core, at most one per shard; for files
+            that are copied without conversion, one per 4 GiB. A dataset that another process cannot
+            recreate, and an `.npz` file, are read in this process.
         executor: Writes the shards instead, on threads, processes or other hosts: a pool of
             `concurrent.futures`, Dask's `client.get_executor()`, or `fastload.packing.connected`.
             Its workers need the same input, output folder and fastload version as this process
             (see docs/reference/packing.md). Worker threads call a dataset concurrently.
-        progress: Called now and then.
+        progress: Called with a `Progress` while samples are read, and for each notice.
         **options: Options of the kind, as listed in docs/reference/packing.md.
 
     Raises:
-        FormatError: an input is not what it says; with `strict` also a bad image or record.
+        FormatError: an input file is malformed; with `strict` also a bad image or record.
         ImportError: the package that reads the kind is not installed.
-        FileExistsError: `out` is in the way; nothing was changed.
+        FileExistsError: `out` exists and may not be replaced; nothing was changed.
         OSError: a file cannot be read or written; `out` is incomplete and can be resumed.
-        ValueError: with `resume`, input or options are not those of the incomplete pack.
-        RuntimeError: workers died, or those of the executor cannot take part.
-        ValueError, TypeError, KeyError: arguments or samples that cannot be packed.
+        ValueError: with `resume`, input or options differ from those of the incomplete pack.
+        RuntimeError: workers died, or cannot read the input or write the output.
+        ValueError, TypeError, KeyError: arguments or samples cannot be packed.
 
     Example:
         >>> fastload.pack({"x": images, "y": labels}, "data/train")  # doctest: +SKIP
     """
     check_counts(shard_size=shard_size)
-    by = chosen_workers(workers, executor)
+    by = check_workers(workers, executor)
     if resume and overwrite:
-        raise ValueError("resume continues what is there, overwrite replaces it: choose one")
+        raise ValueError("resume and overwrite are mutually exclusive; remove one")
     splits, folder = parse_splits(split), OutputFolder(out)
     folder.check_source(source)
     folder.check_new(overwrite=overwrite, resume=resume)
@@ -249,7 +250,7 @@ def pack(
             completed = _completed(folder, plan, chosen)
             return report_on(folder.path, completed, [COMPLETE], chosen)
         folder.check_new(overwrite=overwrite, resume=resume)
-        if folder.has_manifest():  # it stays until the new one is complete
+        if folder.has_manifest():  # the old dataset stays until the new one is complete
             replaced = _replaced(folder)
             fresh = folder.replacement()
             with fresh.undone_if_refused(resume=False):
@@ -269,11 +270,11 @@ def _write(
     workers: Workers,
     progress: Callable[[Progress], None] | None,
 ) -> tuple[Manifest, list[str]]:
-    """Writes all; gives notices, too."""
+    """Writes shards and manifest; returns the manifest and notices."""
     guessed = [field.name for field in plan.fields if field.name in source.guessed]
     described, stamp = plan.describe(), stamp_of(source)
     noted = {"task": "pack", **described, "stamp": stamp, "files": [SHARD_FILE, NAMES_FILE]}
-    folder.begin(noted, None, resume=resume)
+    folder.start(noted, None, resume=resume)
     group = Group("main", digest(described))
     outcome = write_shards(source, plan, group, folder, workers, progress)
     manifest = Manifest(
@@ -294,7 +295,7 @@ def _write(
 
 
 def notices_of(source: Source) -> list[str]:
-    """What the user should know about an input, also which dtypes were guessed."""
+    """Returns the notices about an input, including the guessed dtypes."""
     guessed = [
         f"{field.name} {'text' if field.logical == TEXT else field.logical or field.dtype}"
         for field in source.fields
@@ -302,16 +303,16 @@ def notices_of(source: Source) -> list[str]:
     ]
     if not guessed:
         return list(source.notices)
-    more = f" and {len(guessed) - _MOST_GUESSED} more" if len(guessed) > _MOST_GUESSED else ""
-    listed = ", ".join(guessed[:_MOST_GUESSED])
+    more = f" and {len(guessed) - _MAX_GUESSED} more" if len(guessed) > _MAX_GUESSED else ""
+    listed = ", ".join(guessed[:_MAX_GUESSED])
     return [
         *source.notices,
-        f"dtypes guessed from the text: {listed}{more}; --dtypes NAME=DTYPE (dtypes=) says others",
+        f"dtypes guessed from the text: {listed}{more}; --dtypes NAME=DTYPE (dtypes=) sets others",
     ]
 
 
 def _replaced(folder: OutputFolder) -> list[str]:
-    """The names of the shards of a dataset that is replaced."""
+    """Returns the shard file names of the dataset that is replaced."""
     try:
         return files_of([read_manifest(folder.path)])
     except (OSError, ValueError):  # none, or a damaged one
@@ -319,16 +320,16 @@ def _replaced(folder: OutputFolder) -> list[str]:
 
 
 def _completed(folder: OutputFolder, plan: Plan, source: Source) -> Manifest:
-    """The dataset that is there, if it is what the plan would make.
+    """Returns the manifest in the folder if its dataset is the one that the plan would write.
 
     Raises:
-        FileExistsError: it is another one, or the input is newer.
+        FileExistsError: the folder holds another dataset, or the input changed after it was packed.
     """
     manifest = read_manifest(folder.path)
     written = os.stat(os.path.join(folder.path, MANIFEST)).st_mtime_ns
     changed = next((p for p in source.paths() if os.stat(p).st_mtime_ns > written), None)
     if changed is not None:
-        what = f"{changed} was changed after it was packed; --overwrite (overwrite=True) packs anew"
+        what = f"{changed} changed after it was packed; --overwrite (overwrite=True) packs it again"
         raise FileExistsError(errno.EEXIST, what, folder.path)
     if manifest.dataset != digest(plan.describe()) or manifest.generation > 1:
         what = "the folder holds another packed dataset; --overwrite (overwrite=True) replaces it"
@@ -340,7 +341,7 @@ def _completed(folder: OutputFolder, plan: Plan, source: Source) -> Manifest:
 def report_on(
     path: str, manifest: Manifest, notices: Sequence[str], source: Source | None = None
 ) -> PackReport:
-    """The report about a dataset that is complete now, and the input that was read."""
+    """Returns the report on a complete dataset and the input that was read."""
     sizes = [size for group in manifest.groups for size in group.file_bytes]
     return PackReport(
         path,
@@ -359,10 +360,10 @@ def report_on(
 
 
 def _about_splits(source: Source, plan: Plan, shuffle: int | None) -> list[str]:
-    """What to know about the splits.
+    """Returns notices about the splits.
 
     Raises:
-        ValueError: one would be empty.
+        ValueError: a split would be empty.
     """
     for name, (start, stop) in split_rows(plan.splits, plan.rows).items():
         if start == stop:

@@ -1,4 +1,4 @@
-"""Makes the next generation of a dataset: by more samples, or by more fields."""
+"""Appends samples or adds fields to a packed dataset, as its next generation."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from fastload.packing.shards import (
     Progress,
     Workers,
     check_travels,
-    chosen_workers,
+    check_workers,
     write_shards,
 )
 
-_LONGEST_NAME = 100  # of a column group
+_MAX_NAME_LENGTH = 100  # of a column set
 _SHARD_OF = re.compile(r"(.+)-\d{6,}\.safetensors")
 
 
@@ -52,39 +52,40 @@ def append(
     progress: Callable[[Progress], None] | None = None,
     **reading: Any,
 ) -> PackReport:
-    """Adds the samples of an input to a packed dataset, behind those that are there.
+    """Appends the samples of an input to a packed dataset.
 
-    They go to new shards; the manifest is replaced at the end, and the old one stays readable as
-    `fastload.<generation>.json`. The numbers of the old samples stay, and who has the dataset open
-    goes on reading what was there. Killed at any moment, it leaves the old dataset as it was.
+    The samples are written to new shards; the old samples keep their indices. The manifest is
+    replaced at the end, and the old one stays readable as `fastload.<generation>.json`. A process
+    that has the dataset open continues to read it. A killed append leaves the dataset unchanged.
 
     Args:
-        source: As for `pack`. Its fields, containers and classes must be those of the dataset.
-        dataset: The packed folder.
-        split: The split that the new samples are: a new one, or one that ends with the old
-            samples, which then grows. None leaves them outside of all splits.
-        resume: Continue an append that was broken off, instead of beginning again.
-        shard_size: Bytes of a shard, as for `pack`.
-        workers: Processes, as for `pack`.
+        source: Input, as for `pack`. Its fields, containers and classes must be those of the
+            dataset.
+        dataset: Packed folder.
+        split: Split of the new samples: a new one, or one that ends with the old samples, which is
+            then extended. None adds them to no split.
+        resume: Continue an interrupted append instead of starting again.
+        shard_size: Target size of a shard in bytes, as for `pack`.
+        workers: Number of processes, as for `pack`.
         executor: Writes the shards, as for `pack`.
-        progress: Called now and then.
+        progress: Called as for `pack`.
         **reading: kind, dtype, shape, resize, encoded, allow_empty, strict, ignore, fields, dtypes,
             missing, cast, shuffle and limit, as for `pack`.
 
     Returns:
-        What the dataset is now.
+        Summary of the dataset after the change.
 
     Raises:
-        FormatError: `dataset` is no complete packed dataset; or as `pack`.
-        ValueError: schema, containers or classes differ; `split` lies elsewhere.
-        OSError: a file cannot be read or written; the old dataset is whole.
+        FormatError: `dataset` is not a complete packed dataset; or as for `pack`.
+        ValueError: fields, containers or classes differ, or `split` ends before the last sample.
+        OSError: a file cannot be read or written; the old dataset is unchanged.
 
     Example:
         >>> fastload.append("new.npy", "data/train").rows  # doctest: +SKIP
         1281267
     """
     check_counts(shard_size=shard_size)
-    by = chosen_workers(workers, executor)
+    by = check_workers(workers, executor)
     folder = OutputFolder(dataset)
     folder.check_source(source)
     read_manifest(folder.path)
@@ -110,10 +111,10 @@ def append(
             names=joined_names([(manifest.rows, manifest.names), (rows, names)]),
             rows=manifest.rows + rows,
             groups=tuple(
-                joined([group, outcome.shards])
+                concatenate_shards([group, outcome.shards])
                 for group, outcome in zip(manifest.groups, outcomes, strict=True)
             ),
-            class_fields=added_up([manifest.class_fields, *(o.classes for o in outcomes)]),
+            class_fields=sum_classes([manifest.class_fields, *(o.classes for o in outcomes)]),
             skipped=(*manifest.skipped, *skipped),
             leftovers=merged_leftovers([*manifest.leftovers, *opened.leftovers]),
             splits=splits,
@@ -121,7 +122,7 @@ def append(
         )
         notices = notices_of(opened)
         if splits and split is None:
-            notices.append("the new samples are in no split; --split NAME (split=) names theirs")
+            notices.append("the new samples are in no split; --split NAME (split=) sets one")
         own = {"skipped": skipped, **asdict(outcomes[0].missing)}
         return replace(run.commit(grown, rows), notices=tuple(notices), **own)
 
@@ -138,46 +139,44 @@ def add_column(
     progress: Callable[[Progress], None] | None = None,
     **reading: Any,
 ) -> PackReport:
-    """Adds fields to the samples of a packed dataset; the files that are there stay untouched.
+    """Adds fields to the samples of a packed dataset; existing shards are not changed.
 
-    The new fields are a column group with shards of its own. Sample i gets sample i of the input:
-    a dict gets a key, a list or tuple one more member. As with `append`, the old manifest stays
-    readable, and an addition that is broken off leaves the dataset as it was.
+    The new fields form a column set with separate shards. Sample i of the input is added to sample
+    i of the dataset: as a key of a dict, or as one more member of a list or tuple. As with
+    `append`, the old manifest stays readable, and an interrupted addition leaves the dataset
+    unchanged.
 
     Args:
-        dataset: The packed folder; its samples are dicts, lists, tuples or namedtuples.
-        source: As for `pack`, of as many samples.
-        name: Of the new member. None takes the name of the file. Not needed for dicts that are
-            added to dicts, whose keys are taken over.
-        resume: Continue an addition that was broken off, instead of beginning again.
-        shard_size: Bytes of a shard, as for `pack`.
-        workers: Processes, as for `pack`.
+        dataset: Packed folder; its samples are dicts, lists, tuples or namedtuples.
+        source: Input, as for `pack`, with the same number of samples.
+        name: Name of the new member. None uses the name of the file. Not needed if both samples are
+            dicts; the keys of the input are then added.
+        resume: Continue an interrupted addition instead of starting again.
+        shard_size: Target size of a shard in bytes, as for `pack`.
+        workers: Number of processes, as for `pack`.
         executor: Writes the shards, as for `pack`.
-        progress: Called now and then.
-        **reading: As for `append`; bad records are errors in any case, and samples cannot be
-            dropped.
+        progress: Called as for `pack`.
+        **reading: As for `append`, but bad records always raise, and missing="drop" is refused.
 
     Returns:
-        What the dataset is now.
+        Summary of the dataset after the change.
 
     Raises:
-        FormatError: `dataset` is no complete packed dataset; or as `pack`.
+        FormatError: `dataset` is not a complete packed dataset; or as for `pack`.
         ValueError: the lengths differ, a name is taken or missing, or samples are bare arrays.
-        OSError: a file cannot be read or written; the old dataset is whole.
+        OSError: a file cannot be read or written; the old dataset is unchanged.
 
     Example:
         >>> fastload.add_column("data/train", "masks.npy", name="mask")  # doctest: +SKIP
     """
     check_counts(shard_size=shard_size)
-    by = chosen_workers(workers, executor)
+    by = check_workers(workers, executor)
     folder = OutputFolder(dataset)
     folder.check_source(source)
     read_manifest(folder.path)
     if reading.get("missing") == "drop":
-        raise ValueError(
-            "missing: 'drop' leaves samples out and shifts the rest: nan and zero do not"
-        )
-    # A record that is left out would shift the rest.
+        raise ValueError("missing: 'drop' leaves samples out and shifts the rest; use nan or zero")
+    # Leaving out a bad record would shift the samples behind it.
     with closing(folder), closing(open_input(source, all_records=True, **reading)) as opened:
         check_travels(opened, by)
         folder.take()
@@ -206,13 +205,13 @@ def add_column(
             leftovers=merged_leftovers([*manifest.leftovers, *opened.leftovers]),
             missing=manifest.missing + outcomes[0].missing,
         )
-        own = {"skipped": (), **asdict(outcomes[0].missing)}  # the manifest's are of earlier runs
+        own = {"skipped": (), **asdict(outcomes[0].missing)}  # without those of earlier runs
         return replace(run.commit(grown, opened.rows), notices=tuple(notices_of(opened)), **own)
 
 
 @dataclass(frozen=True)
 class _Run:
-    """One change of a dataset, from its plan to the next manifest."""
+    """One append or addition, from its plan to the next manifest."""
 
     task: str
     folder: OutputFolder
@@ -224,15 +223,15 @@ class _Run:
 
     @property
     def id(self) -> str:
-        """A hash of what is added."""
+        """Hash of the added samples or fields."""
         plan = Plan.of(self.opened, self.shard_bytes, "")
         return digest([self.task, self.options, plan.describe()])
 
     def is_done(self) -> bool:
-        """Whether the run that is to be continued had come to its end before it was killed.
+        """True if the run to resume had committed its manifest before it was killed.
 
         Raises:
-            ValueError: nothing was broken off, and the last change was one like this.
+            ValueError: no run was interrupted, and the last change had the same plan.
         """
         history = self.manifest.source.get("history", [])
         if not history or history[-1].get("plan") != self.id:
@@ -242,21 +241,21 @@ class _Run:
             return True
         if self.resume:
             raise ValueError(
-                f"{self.folder.path}: there is nothing to resume, and the last change was this one "
-                "or one alike; without --resume (resume=True) it is made once more"
+                f"{self.folder.path}: there is nothing to resume, and the last change was the "
+                "same; remove --resume (resume=True) to make it again"
             )
         return False
 
     def write(
         self,
-        growths: Sequence[tuple[Source, Shards]],
+        additions: Sequence[tuple[Source, Shards]],
         workers: Workers,
         progress: Callable[[Progress], None] | None,
     ) -> list[Outcome]:
-        """Writes the shards of each group, behind those that it has."""
+        """Writes the new shards of each column set, numbered after its existing ones."""
         plans = [
             Plan.of(part, self.shard_bytes, shards.file_name, fields=shards.fields)
-            for part, shards in growths
+            for part, shards in additions
         ]
         noted = {
             "task": self.task,
@@ -270,16 +269,16 @@ class _Run:
         }
         outcomes = []
         with self.folder.undone_if_refused(self.manifest, resume=self.resume):
-            self.folder.begin(noted, self.manifest, resume=self.resume)
-            for (part, shards), plan in zip(growths, plans, strict=True):
+            self.folder.start(noted, self.manifest, resume=self.resume)
+            for (part, shards), plan in zip(additions, plans, strict=True):
                 group = Group(shards.name, self.manifest.dataset, len(shards.rows))
                 outcomes.append(write_shards(part, plan, group, self.folder, workers, progress))
         if len({outcome.rows for outcome in outcomes}) > 1:
-            raise RuntimeError("the input has changed while it was read")
+            raise RuntimeError("the input changed while it was read")
         return outcomes
 
     def commit(self, grown: Manifest, rows: int) -> PackReport:
-        """Replaces the manifest."""
+        """Writes the next manifest and returns the report."""
         made = {"task": self.task, "plan": self.id, "rows": rows, "kind": self.opened.kind}
         history = [*grown.source.get("history", []), {**made, **self.opened.options()}]
         grown = replace(
@@ -295,24 +294,24 @@ class _Run:
 
 
 def _check_alike(opened: Source, manifest: Manifest, path: str) -> None:
-    """Raises ValueError unless the samples and classes are those of the dataset."""
-    before = described(
+    """Raises ValueError unless the samples have the fields and classes of the dataset."""
+    before = comparable_schema(
         manifest.fields,
         manifest.structure,
         {name: classes.names for name, classes in manifest.class_fields.items()},
     )
-    now = described(opened.fields, opened.structure, opened.classes)
+    now = comparable_schema(opened.fields, opened.structure, opened.classes)
     if changed := list(differences(before, now)):
-        raise ValueError(f"{path}: the new samples differ from those there: {'; '.join(changed)}")
+        raise ValueError(f"{path}: the new samples differ from the old ones: {'; '.join(changed)}")
     if opened.rows == 0:
         raise ValueError("there are no samples to append")
 
 
-def described(
+def comparable_schema(
     fields: Sequence[Field], structure: Structure, classes: Mapping[str, Sequence[str]]
 ) -> dict[str, Any]:
-    """What datasets must share whose samples follow each other, in JSON's types."""
-    fields = [replace(field, sized=False) for field in fields]  # a matter of files
+    """Returns, in JSON types, the properties that must be equal to concatenate datasets."""
+    fields = [replace(field, sized=False) for field in fields]  # may differ between shards
     return {
         "fields": {field.name: entry for field, entry in zip(fields, schema(fields), strict=True)},
         "order of fields": [field.name for field in fields],
@@ -322,7 +321,7 @@ def described(
 
 
 def _by_group(opened: Source, manifest: Manifest) -> list[tuple[Source, Shards]]:
-    """The part of the input for each column group."""
+    """Returns the part of the input for each column set."""
     if len(manifest.groups) == 1:
         return [(opened, manifest.groups[0])]
     return [
@@ -344,8 +343,8 @@ def _grown_splits(manifest: Manifest, rows: int, split: str | None) -> dict[str,
     return {**splits, split: (start, stop + rows)}
 
 
-def joined(parts: Sequence[Shards]) -> Shards:
-    """The shards of all parts, one after the other, with the names of the first."""
+def concatenate_shards(parts: Sequence[Shards]) -> Shards:
+    """Returns the shards of all parts in one column set, with the name of the first part."""
     return replace(
         parts[0],
         rows=tuple(rows for part in parts for rows in part.rows),
@@ -358,8 +357,8 @@ def joined(parts: Sequence[Shards]) -> Shards:
     )
 
 
-def added_up(parts: Sequence[dict[str, Classes]]) -> dict[str, Classes]:
-    """The classes of several parts, with the sums of their counts."""
+def sum_classes(parts: Sequence[dict[str, Classes]]) -> dict[str, Classes]:
+    """Returns the classes of several parts with the sums of their counts."""
     total: dict[str, Classes] = {}
     for part in parts:
         for name, classes in part.items():
@@ -373,7 +372,7 @@ def added_up(parts: Sequence[dict[str, Classes]]) -> dict[str, Classes]:
 
 
 def _name_of(source: Any) -> str | None:
-    """The name of a file or folder, without its suffix."""
+    """Returns the name of a file or folder without its suffix; None for other inputs."""
     if not isinstance(source, (str, bytes, os.PathLike)) or not os.path.exists(source):
         return None
     return os.path.splitext(os.path.basename(os.path.normpath(os.fsdecode(source))))[0]
@@ -382,11 +381,11 @@ def _name_of(source: Any) -> str | None:
 def _with_members(
     manifest: Manifest, opened: Source, name: str | None, source: Any, path: str
 ) -> tuple[Source, Structure]:
-    """The input with its fields named as members of the samples, and the samples' containers."""
+    """Returns the input with its fields renamed to members, and the new sample structure."""
     old, new = manifest.structure, renumber(opened.structure, len(manifest.fields))
     if is_leaf(old):
         raise ValueError(
-            f"{path}: its samples are bare arrays, which have no room for a field; pack it again "
+            f"{path}: its samples are bare arrays, to which no field can be added; pack it again "
             'as a dict, such as {"x": array}'
         )
     if name is None and isinstance(old, dict) and isinstance(new, dict):
@@ -402,14 +401,14 @@ def _with_members(
     for key, member in members.items():
         taken = old if isinstance(old, dict) else getattr(old, "_fields", ())
         if key in taken:
-            raise ValueError(f"{path}: the samples have a field {key!r} already")
+            raise ValueError(f"{path}: the samples already have a field {key!r}")
         structure = with_member(structure, key, member)
     return Renamed.of(opened, prefix) if prefix else opened, structure
 
 
 def _group_name(field: str, manifest: Manifest, folder: OutputFolder) -> str:
-    """A name for a column group that can begin the names of its files, and of no others."""
-    name = re.sub(r"[^A-Za-z0-9_.-]", "-", field).lstrip("_.-")[:_LONGEST_NAME] or "column"
+    """Returns a name for a column set that is no prefix of other shard names."""
+    name = re.sub(r"[^A-Za-z0-9_.-]", "-", field).lstrip("_.-")[:_MAX_NAME_LENGTH] or "column"
     taken = {group.name for group in manifest.groups} | {
         group.file_name.partition("-{")[0] for group in manifest.groups
     }

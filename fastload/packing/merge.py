@@ -1,4 +1,4 @@
-"""`fastload.merge`: one dataset of several, by links to their shards."""
+"""`fastload.merge`: concatenates packed datasets, by links to their shards."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fastload.formats.missing import MissingCounts
 from fastload.formats.original_names import NAMES_FILE, Names, joined_names
 from fastload.formats.packed import read_extents, read_manifest
 from fastload.packing.convert import WRITER, PackReport, report_on
-from fastload.packing.grow import added_up, described, joined
+from fastload.packing.grow import comparable_schema, concatenate_shards, sum_classes
 from fastload.packing.output.differences import differences
 from fastload.packing.output.files import new_file, write_all
 from fastload.packing.output.folder import OutputFolder, files_of
@@ -28,23 +28,24 @@ _CANNOT_LINK = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.
 
 
 def merge(out: AnyPath, inputs: Sequence[AnyPath], *, overwrite: bool = False) -> PackReport:
-    """Makes one packed dataset of several: their samples, one dataset after the other.
+    """Concatenates several packed datasets into one.
 
-    The shards are hard links where inputs and output are on one file system, else checked copies;
-    only the manifest is new. The inputs stay as they are, and may be deleted afterwards.
+    The shards are hard links if inputs and output are on one file system, otherwise copies whose
+    checksums are verified; only the manifest is new. The inputs are not changed and may be deleted
+    afterwards.
 
-    A split that lies in one input is kept, and one whose parts follow each other, too; others
-    cannot be one range any more and are left out, which the report says.
+    A split is kept if its rows are contiguous in the output. Other splits are left out, and the
+    report names them.
 
     Args:
-        out: The folder to write.
+        out: Folder to write.
         inputs: Packed folders whose samples have the same fields, containers and classes.
         overwrite: Replace the packed dataset in `out`.
 
     Raises:
-        FormatError: an input is no complete packed dataset, or a copied shard is damaged.
-        FileExistsError: `out` is in the way; nothing was changed.
-        ValueError: there is no input, or two differ; nothing was written.
+        FormatError: an input is not a complete packed dataset, or a copied shard is damaged.
+        FileExistsError: `out` exists and may not be replaced; nothing was changed.
+        ValueError: there is no input, or two inputs differ; nothing was written.
         OSError: a file cannot be read or written; `out` is incomplete.
 
     Example:
@@ -52,12 +53,12 @@ def merge(out: AnyPath, inputs: Sequence[AnyPath], *, overwrite: bool = False) -
         2562334
     """
     if isinstance(inputs, (str, bytes, os.PathLike)) or not inputs:
-        raise ValueError("a list of packed folders is needed")
+        raise ValueError(f"inputs must be a list of packed folders, not {inputs!r}")
     folder = OutputFolder(out)
     paths = [absolute(path) for path in inputs]
     manifests = [read_manifest(path) for path in paths]
     for path, manifest in zip(paths, manifests, strict=True):
-        read_extents(path, manifest=manifest)  # all shards are there and have their sizes
+        read_extents(path, manifest=manifest)  # checks that all shards exist with the right size
         _check_alike(paths[0], manifests[0], path, manifest)
     for path in paths:
         folder.check_source(path)
@@ -67,9 +68,12 @@ def merge(out: AnyPath, inputs: Sequence[AnyPath], *, overwrite: bool = False) -
     merged = Manifest(
         sum(manifest.rows for manifest in manifests),
         first.structure,
-        tuple(joined(list(groups)) for groups in zip(*(m.groups for m in manifests), strict=True)),
+        tuple(
+            concatenate_shards(list(groups))
+            for groups in zip(*(m.groups for m in manifests), strict=True)
+        ),
         digest({"merge": [[m.dataset, m.fingerprint] for m in manifests]}),
-        added_up([manifest.class_fields for manifest in manifests]),
+        sum_classes([manifest.class_fields for manifest in manifests]),
         tuple(skipped for manifest in manifests for skipped in manifest.skipped),
         {"kind": "merge", "parts": [manifest.source for manifest in manifests]},
         splits=splits,
@@ -87,20 +91,21 @@ def merge(out: AnyPath, inputs: Sequence[AnyPath], *, overwrite: bool = False) -
             "shards": len(merged.groups[0].rows),
             "files": [*files_of([merged]), NAMES_FILE, *replaced],
         }
-        folder.begin(noted, None, resume=False)
-        copied = _bring(paths, manifests, merged, folder)
-        _bring_names(paths, manifests, folder)
+        folder.start(noted, None, resume=False)
+        copied = _link_or_copy(paths, manifests, merged, folder)
+        _copy_names(paths, manifests, folder)
         folder.commit(merged, WRITER)
     if copied:
-        notices.append(f"{copied} shards are copies, because they cannot be links")
+        notices.append(f"{copied} shards were copied, because they could not be hard-linked")
     report = report_on(folder.path, merged, notices)
-    return replace(report, skipped=(), **asdict(MissingCounts()))  # of the inputs, earlier
+    # Skipped and missing samples were reported when the inputs were packed.
+    return replace(report, skipped=(), **asdict(MissingCounts()))
 
 
 def _check_alike(first_path: str, first: Manifest, path: str, other: Manifest) -> None:
     before, now = (
         {
-            **described(
+            **comparable_schema(
                 m.fields, m.structure, {name: of.names for name, of in m.class_fields.items()}
             ),
             "groups": [[field.name for field in group.fields] for group in m.groups],
@@ -115,13 +120,13 @@ def _check_alike(first_path: str, first: Manifest, path: str, other: Manifest) -
 
 
 def _splits(manifests: Sequence[Manifest]) -> tuple[dict[str, tuple[int, int]], list[str]]:
-    """The splits that are still one range, and what to know of the others."""
+    """Returns the splits that are still contiguous, and a notice about the others."""
     ranges: dict[str, list[tuple[int, int]]] = {}
     start = 0
     for manifest in manifests:
-        for name, (begin, end) in manifest.splits.items():
-            if begin < end:
-                ranges.setdefault(name, []).append((start + begin, start + end))
+        for name, (first, last) in manifest.splits.items():
+            if first < last:
+                ranges.setdefault(name, []).append((start + first, start + last))
         start += manifest.rows
     splits, lost = {}, []
     for name, parts in ranges.items():
@@ -129,19 +134,19 @@ def _splits(manifests: Sequence[Manifest]) -> tuple[dict[str, tuple[int, int]], 
             splits[name] = parts[0][0], parts[-1][1]
         else:
             lost.append(name)
-    notices = [f"left out the splits that are no longer one range: {', '.join(lost)}"]
+    notices = [f"left out the splits that are no longer contiguous: {', '.join(lost)}"]
     return splits, notices if lost else []
 
 
-def _bring(
+def _link_or_copy(
     paths: Sequence[str], manifests: Sequence[Manifest], merged: Manifest, folder: OutputFolder
 ) -> int:
-    """Links or copies all shards; tells how many had to be copied."""
+    """Links or copies all shards; returns the number of copies."""
     copied = 0
-    for place, group in enumerate(merged.groups):
+    for position, group in enumerate(merged.groups):
         number = 0
         for path, manifest in zip(paths, manifests, strict=True):
-            own = manifest.groups[place]
+            own = manifest.groups[position]
             for shard, crc in enumerate(own.crc32c):
                 source = os.path.realpath(os.path.join(path, own.file(shard)))
                 target = folder.shard(group.file_name, number)
@@ -157,7 +162,7 @@ def _bring(
 
 
 def _renumbered(manifests: Sequence[Manifest]) -> tuple[Names, ...]:
-    """The names of all samples, whose files are numbered one after the other."""
+    """Returns the names of all samples, with consecutively numbered files."""
     numbers = itertools.count()
     return joined_names(
         (
@@ -171,8 +176,8 @@ def _renumbered(manifests: Sequence[Manifest]) -> tuple[Names, ...]:
     )
 
 
-def _bring_names(paths: Sequence[str], manifests: Sequence[Manifest], folder: OutputFolder) -> None:
-    """Copies the files of names, in the order of `_renumbered`."""
+def _copy_names(paths: Sequence[str], manifests: Sequence[Manifest], folder: OutputFolder) -> None:
+    """Copies the files of names, numbered as in `_renumbered`."""
     numbers = itertools.count()
     for path, manifest in zip(paths, manifests, strict=True):
         for file in [of.file for of in manifest.names if of.file]:
@@ -189,4 +194,6 @@ def _copy(source: str, target: str, crc32c: str) -> None:
             crc = _core.crc32c(chunk, crc)
             write_all(descriptor, memoryview(chunk))
         if f"{crc:08x}" != crc32c:
-            raise FormatError(f"{source}: damaged: its checksum is {crc:08x}, not {crc32c}")
+            raise FormatError(
+                f"{source}: damaged: its checksum is {crc:08x}, the manifest has {crc32c}"
+            )

@@ -1,7 +1,7 @@
-"""What is done about missing values: an error, NaN, zeros, or the sample is left out.
+"""Policies for missing values: raise, fill with NaN or zeros, or drop the sample.
 
-Sources report which values are missing; this is the only place that decides about them. Dates and
-times that are NaT (not a time) are missing in every kind of input. A NaN is a value.
+Sources report which values are missing; this module alone applies the policy. NaT (not a time) is
+missing in every input kind. A NaN is a value.
 """
 
 from __future__ import annotations
@@ -20,41 +20,41 @@ from fastload.formats.missing import MissingCounts
 from fastload.packing.cast import nan_code
 from fastload.packing.columns import AnyColumn, Array, Missing, Ragged, taken
 from fastload.packing.inputs.source import Advance, Part, Rows, Source
-from fastload.packing.inputs.wrapper import Wrapper, like
+from fastload.packing.inputs.wrapper import Wrapper, attributes_of
 
 POLICIES = ("error", "nan", "zero", "drop")
 _ADVICE = (
-    "--missing nan, zero or drop (missing=) fills missing values in, or leaves such samples out "
-    "(drop, which add-column does not take)"
+    "--missing nan or zero (missing=) fills missing values in, --missing drop leaves such samples "
+    "out (not for add-column)"
 )
 _FLOATS = frozenset(name for name in DTYPES if "float" in name)
 _NAT = np.iinfo(np.int64).min
 
 
 def check_policy(missing: object) -> None:
-    """Raises ValueError if that is none of `POLICIES`."""
+    """Raises ValueError unless the policy is one of `POLICIES`."""
     if missing not in POLICIES:
         raise ValueError(f"missing must be one of {', '.join(POLICIES)}, not {missing!r}")
 
 
-def filled(source: Source, policy: str) -> Source:
-    """The samples of a source without missing values.
+def fill_missing(source: Source, policy: str) -> Source:
+    """Returns a source whose samples have no missing values.
 
     Args:
-        source: Of the samples.
-        policy: "error"; "nan" for fields of floats; "zero": 0, False, empty text and the empty
-            list; "drop": a sample with a missing value is left out.
+        source: Source of the samples.
+        policy: "error" raises; "nan" stores NaN in fields of floats; "zero" stores 0, False, empty
+            text or an empty list; "drop" leaves out samples with a missing value.
 
     Raises:
-        FormatError: it is known already that a value is missing that the policy does not take; or
-            nothing is known of a field, as no value of it was seen.
+        FormatError: the source has seen a missing value that the policy refuses; or the dtype of a
+            field is unknown because no value of it was seen.
     """
     for field in source.fields:
         if field.name in source.unknown:
             raise FormatError(
-                f"{source.seen.get(field.name, '')}: field {field.name!r}: no value was seen of it,"
-                f" which leaves open what it holds: --dtypes {field.name}=float32 (dtypes=) says it"
-                ", --fields (fields=) leaves it out"
+                f"{source.seen.get(field.name, '')}: field {field.name!r}: no value was seen, so "
+                f"its dtype is unknown: --dtypes {field.name}=float32 (dtypes=) sets it, --fields "
+                "(fields=) leaves the field out"
             )
         if (where := source.seen.get(field.name)) is not None:
             _check(policy, field, where)
@@ -63,7 +63,7 @@ def filled(source: Source, policy: str) -> Source:
         return source
     paths = source.paths()
     path = paths[0] if len(paths) == 1 else ""
-    made = _Filled(**like(source), inner=source, policy=policy, times=times, path=path)
+    made = _Filled(**attributes_of(source), inner=source, policy=policy, times=times, path=path)
     return dataclasses.replace(made, nullable=False, seen={})
 
 
@@ -91,12 +91,12 @@ class _FilledPart(Part):
     """A part without missing values.
 
     Attributes:
-        inner: As it is read.
-        indices: The numbers of its samples.
-        fields: Of the columns.
-        policy: As for `filled`.
-        times: The columns of dates and times.
-        path: Of the input, for errors; empty if there are several.
+        inner: The part with its missing values.
+        indices: Numbers of its samples.
+        fields: Fields of the columns.
+        policy: As for `fill_missing`.
+        times: Positions of the columns of dates and times.
+        path: Path of the input, for errors; empty if there are several.
     """
 
     inner: Part
@@ -110,7 +110,7 @@ class _FilledPart(Part):
         """Reads the part and applies the policy.
 
         Raises:
-            FormatError: a value is missing that the policy does not take.
+            FormatError: a value is missing that the policy refuses.
         """
         rows = self.inner.read(advance)
         missing = {n: of for n, of in rows.missing.items() if of.samples.any()}
@@ -135,22 +135,22 @@ class _FilledPart(Part):
         return nan_code(field.dtype) if self.policy == "nan" else np.zeros((), field.storage)[()]
 
     def _dropped(self, rows: Rows, missing: Mapping[int, Missing]) -> Rows:
-        """The samples that are whole."""
+        """Returns the samples without missing values."""
         gone = np.logical_or.reduce([of.samples for of in missing.values()])
         kept = np.flatnonzero(~gone)
-        left = np.delete(np.arange(len(self.indices)), np.array(rows.places, np.int64))
+        left = np.delete(np.arange(len(self.indices)), np.array(rows.left_out, np.int64))
         where = rows.where
         fields = {self.fields[n].name: int(of.samples.sum()) for n, of in missing.items()}
         return Rows(
             [taken(column, kept) for column in rows.columns],
             rows.skipped,
-            tuple(sorted([*rows.places, *left[gone].tolist()])),
+            tuple(sorted([*rows.left_out, *left[gone].tolist()])),
             where=None if where is None else lambda row: where(int(kept[row])),
             counts=rows.counts + MissingCounts(int(gone.sum()), fields),
         )
 
     def _check_lists(self, rows: Rows, number: int, missing: Missing) -> None:
-        """Raises FormatError for lists of any length that are missing: no NaN is in them."""
+        """Raises FormatError if a whole list is missing, because NaN is a number, not a list."""
         column = rows.columns[number]
         if not isinstance(column, Ragged) or not isinstance(missing.values, Ragged):
             return
@@ -158,28 +158,28 @@ class _FilledPart(Part):
         if empty.any():
             raise FormatError(
                 f"{self._where(rows, int(np.argmax(empty)))}: field {self.fields[number].name!r}: "
-                "the list itself is missing, and NaN is a number: --missing zero (missing=) makes "
-                "it empty, drop leaves the sample out"
+                "the list itself is missing, and NaN is a number: --missing zero (missing=) stores "
+                "an empty list, drop leaves the sample out"
             )
 
     def _where(self, rows: Rows, row: int) -> str:
         if rows.where is not None:
             return rows.where(row)
-        left = np.delete(np.asarray(self.indices), np.array(rows.places, np.int64))
+        left = np.delete(np.asarray(self.indices), np.array(rows.left_out, np.int64))
         return f"{self.path}: sample {left[row]}" if self.path else f"sample {left[row]}"
 
 
 def _check(policy: str, field: Field, where: str) -> None:
-    """Raises FormatError if a policy does not take missing values of a field."""
+    """Raises FormatError if a policy refuses missing values of a field."""
     start = f"{where}: field {field.name!r}: the value is missing"
     if policy == "error":
         raise FormatError(f"{start}; {_ADVICE}")
     if policy != "nan" or (field.dtype in _FLOATS and field.logical is None):
         return
-    advice = "--missing zero or drop (missing=) takes it"
+    advice = "use --missing zero or drop (missing=)"
     if field.logical is None and not field.dtype.startswith("complex"):
-        advice = f"--dtypes {field.name}=float32 (dtypes=) makes floats of its numbers, or {advice}"
-    raise FormatError(f"{start}, and {field.logical or field.dtype} has no NaN: {advice}")
+        advice = f"use --dtypes {field.name}=float32 (dtypes=) to read floats, or {advice}"
+    raise FormatError(f"{start}, and {field.logical or field.dtype} has no NaN; {advice}")
 
 
 def _is_time(field: Field) -> bool:
@@ -187,7 +187,7 @@ def _is_time(field: Field) -> bool:
 
 
 def _nats(rows: Rows, number: int) -> Missing | None:
-    """The missing values of a column of dates or times, NaT among them; None if there is none."""
+    """Returns the missing values of a column, NaT included; None if there are none."""
     column, known = rows.columns[number], rows.missing.get(number)
     values = column.values if isinstance(column, Ragged) else column
     mask = values == _NAT
@@ -201,7 +201,7 @@ def _nats(rows: Rows, number: int) -> Missing | None:
 
 
 def _both(one: Missing, two: Missing) -> Missing:
-    """What is missing in either."""
+    """Returns the values that are missing in either."""
     samples = one.samples | two.samples
     if isinstance(one.values, Ragged) and isinstance(two.values, Ragged):
         values = one.values.values | two.values.values
@@ -212,8 +212,8 @@ def _both(one: Missing, two: Missing) -> Missing:
 
 
 def _with(column: AnyColumn, missing: Missing, value: Any) -> AnyColumn:
-    """A copy of a column with a value in the place of the missing ones."""
-    if missing.values is None:  # text and bytes, which are empty there
+    """Returns a copy of a column with missing values replaced."""
+    if missing.values is None:  # text and bytes: the missing ones are already empty
         return column
     mask: Array = missing.values.values if isinstance(missing.values, Ragged) else missing.values
     if isinstance(column, Ragged):

@@ -1,4 +1,4 @@
-"""Writes the names of the files that encoded images were packed from."""
+"""Writes the file names of encoded images."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from fastload.packing.output.files import new_file, write_all
 from fastload.packing.output.folder import OutputFolder
 from fastload.packing.shards import Outcome
 
-_ROWS = 1 << 14  # whose names are in memory at once
+_ROWS = 1 << 14  # number of names in memory at a time
 
 
 def write_names(
     source: Source, outcome: Outcome, folder: OutputFolder, number: int
 ) -> tuple[Names, ...]:
-    """Writes the names of the samples that were written, in their order.
+    """Writes the original file names of the packed samples, in the order of the samples.
 
-    Only for encoded images: other values are checked while they are packed, but an image may turn
-    out to be damaged when it is decoded.
+    Names are written only for encoded images, so that an image that cannot be decoded later can be
+    named. Other values are checked while they are packed.
 
     Args:
-        source: Of the samples.
-        outcome: What was written of them.
-        folder: Of the shards.
-        number: Of the file.
+        source: Source of the samples.
+        outcome: Result of writing its shards.
+        folder: Folder of the shards.
+        number: Number of the file of names.
 
     Returns:
-        One entry; none if the source does not know the names, or has no encoded images.
+        One entry; none if the source has no names or no encoded images.
 
     Raises:
         OSError: the file cannot be written.
@@ -57,7 +57,7 @@ def write_names(
             text = "".join(f"{json.dumps(name)}\n" for name in kept)
             write_all(descriptor, memoryview(text.encode("ascii")))
             written += len(kept)
-    if written != outcome.rows:  # the input changed, and no name is certain
+    if written != outcome.rows:  # the input changed, so the names may be wrong
         return ()
     return (Names(outcome.rows, file),)
 

@@ -1,4 +1,4 @@
-"""Opens an input with all that is said about how to read it and what to take of it."""
+"""Opens an input with the options of `pack` for reading and selection."""
 
 from __future__ import annotations
 
@@ -29,36 +29,36 @@ def open_input(
     all_records: bool = False,
     **options: Any,
 ) -> Source:
-    """The selected part of an input; arguments and errors are those of `pack`.
+    """Returns the selected part of an input; arguments and errors are those of `pack`.
 
-    With `all_records`, bad records are errors, as with `strict`; what is left over is not.
+    With `all_records`, bad records raise, as with `strict`, but files that are not read do not.
     """
-    from fastload.packing.kinds.registry import open_source  # all kinds: not before one is opened
+    from fastload.packing.kinds.registry import open_source  # imports all kinds
 
     check_policy(missing)
     check_counts(limit=1 if limit is None else limit)
     patterns = [ignore] if isinstance(ignore, str) else list(ignore)
     if not all(isinstance(pattern, str) for pattern in patterns):
-        raise TypeError(f"ignore: patterns of names are needed, not {ignore!r}")
+        raise TypeError(f"ignore must be patterns of names, not {ignore!r}")
     given = {**options, "dtypes": dtypes, "strict": strict or all_records}
     opened = open_source(source, kind, given, Wanted.of(fields), patterns)
     try:
         if strict:
             check_strict(opened.leftovers)
-        chosen = Selection(fields, dtypes, missing, cast, shuffle, limit).of(opened)
-        _check_names(chosen)
+        selected = Selection(fields, dtypes, missing, cast, shuffle, limit).of(opened)
+        _check_names(selected)
     except BaseException:
         opened.close()
         raise
-    return chosen
+    return selected
 
 
 def _check_names(source: Source) -> None:
-    """Raises ValueError, with the file, for a field that cannot have its name in a dataset."""
+    """Raises ValueError, with the file, for a field name that a dataset cannot have."""
     try:
         check_fields(source.fields)
     except ValueError as error:
         where = next((f"{path}: " for path in source.paths()), "")
         raise ValueError(
-            f"{where}{error}; rename it, or name the others by --fields (fields=)"
+            f"{where}{error}; rename it, or select the other fields with --fields (fields=)"
         ) from None

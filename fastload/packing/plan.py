@@ -1,4 +1,4 @@
-"""What will be written, before it is: how the samples are divided, and from which inputs."""
+"""Plan of a pack: how the samples are divided into shards and splits, and from which inputs."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ from fastload.packing.columns import Ragged
 from fastload.packing.inputs.source import Source, probed
 
 SHARD_BYTES = 256 << 20
-"""What a shard is meant to hold."""
+"""Default target size of a shard in bytes."""
 
-_LARGEST_SHARD_ROWS = 1 << 30
-MOST_STAMPS = 1000
+_MAX_SHARD_ROWS = 1 << 30
+MAX_STAMPED_FILES = 1000
 _SPLIT_TOLERANCE = Fraction(1, 10**6)
 
 Splits = tuple[tuple[str, str], ...]
-"""Names, and the fractions of the rows as decimal numbers."""
+"""Pairs of a split's name and its fraction of the rows, as decimal text."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How the samples of a source are divided into shards of one group.
+    """Division of the samples of a source into the shards of one column set.
 
     Attributes:
-        fields: Of the columns.
-        structure: Of a sample.
-        rows: To be read.
-        rows_each: Of all shards but the last.
-        file_name: Of a shard.
-        source: Kind and options.
-        inputs: What is read.
-        sample_bytes: The mean size of a sample.
-        splits: Names and fractions.
+        fields: Fields of the columns.
+        structure: Structure of a sample.
+        rows: Number of samples to read.
+        rows_each: Rows of each shard except the last.
+        file_name: File name of a shard, with `{:06d}` for its number.
+        source: Kind and options of the input.
+        inputs: Description of the input in JSON types.
+        sample_bytes: Mean size of a sample in bytes.
+        splits: Names and fractions of the splits.
     """
 
     fields: tuple[Field, ...]
@@ -65,16 +65,16 @@ class Plan:
         splits: Splits = (),
         fields: Sequence[Field] | None = None,
     ) -> Plan:
-        """The plan for a source and shards of about that size.
+        """Returns the plan for a source and a target shard size.
 
         Args:
-            source: Of the samples.
-            shard_bytes: What a shard is meant to hold.
-            file_name: Of a shard.
-            splits: Names and fractions.
-            fields: Those of the source as they are written; None as in new datasets.
+            source: Source of the samples.
+            shard_bytes: Target size of a shard in bytes.
+            file_name: File name of a shard, with `{:06d}` for its number.
+            splits: Names and fractions of the splits.
+            fields: Fields of the source as they are stored; None for those of a new dataset.
         """
-        fitting = min(max(shard_bytes // max(source.sample_bytes, 1), 1), _LARGEST_SHARD_ROWS)
+        fitting = min(max(shard_bytes // max(source.sample_bytes, 1), 1), _MAX_SHARD_ROWS)
         return cls(
             fields=as_written(source.fields) if fields is None else tuple(fields),
             structure=source.structure,
@@ -89,12 +89,12 @@ class Plan:
 
     @property
     def shards(self) -> int:
-        """How many there will be if nothing is skipped."""
+        """Number of shards if no sample is skipped."""
         return -(-self.rows // self.rows_each)
 
     @property
     def file_bytes(self) -> int:
-        """The size of all shards if nothing is skipped; estimated where fields are ragged."""
+        """Total size of the shards in bytes if none is skipped; estimated for ragged fields."""
         if any(field.ragged for field in self.fields):
             return self.rows * self.sample_bytes
         full, rest = divmod(self.rows, self.rows_each)
@@ -102,7 +102,7 @@ class Plan:
         return size + (shard_layout(self.fields, rest).file_bytes if rest else 0)
 
     def describe(self) -> dict[str, Any]:
-        """The plan in JSON's types."""
+        """Returns the plan in JSON types."""
         described = {
             "profile": PROFILE,
             "fields": schema(self.fields),
@@ -118,13 +118,13 @@ class Plan:
 
 
 def digest(described: Any) -> str:
-    """The id of a dataset: a hash of its plan in JSON's types."""
+    """Returns the id of a dataset: a SHA-256 of its plan in JSON types."""
     text = json.dumps(described, separators=(",", ":"))
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 
 
 def parse_splits(split: Mapping[str, float] | None) -> Splits:
-    """Checks names and fractions.
+    """Checks and returns the names and fractions of splits.
 
     Raises:
         ValueError: a name is empty, a fraction is not between 0 and 1, or their sum is not 1.
@@ -133,7 +133,7 @@ def parse_splits(split: Mapping[str, float] | None) -> Splits:
     fractions = []
     for name, text in splits:
         if not name or not isinstance(name, str):
-            raise ValueError(f"split: a name is needed, not {name!r}")
+            raise ValueError(f"split: names must be text that is not empty, got {name!r}")
         try:
             fractions.append(Fraction(text))
             fits = 0 < fractions[-1] <= 1
@@ -147,10 +147,10 @@ def parse_splits(split: Mapping[str, float] | None) -> Splits:
 
 
 def split_rows(splits: Splits, rows: int) -> dict[str, tuple[int, int]]:
-    """The rows [start, stop) of each split.
+    """Returns the rows [start, stop) of each split.
 
-    A split ends where the sum of the fractions up to it, times the rows, lies, rounded to the
-    nearest row (up from the middle); the last one ends with the rows.
+    A split ends at the cumulative sum of the fractions times the rows, rounded to the nearest row,
+    half up; the last split ends with the last row.
     """
     ends, total = [0], Fraction(0)
     for _, fraction in splits:
@@ -161,9 +161,9 @@ def split_rows(splits: Splits, rows: int) -> dict[str, tuple[int, int]]:
 
 
 def stamp_of(source: Source) -> dict[str, Any]:
-    """What tells whether an input has changed between two runs; no part of the dataset's id.
+    """Returns a stamp that shows whether an input changed; not part of the dataset's id.
 
-    Of files their sizes and times, of other inputs a checksum of some samples.
+    Sizes and times of files, or a checksum of some samples of other inputs.
     """
     if paths := source.paths():
         return stamp(paths)
@@ -177,8 +177,8 @@ def stamp_of(source: Source) -> dict[str, Any]:
 
 
 def stamp(paths: Sequence[str]) -> dict[str, Any]:
-    """Sizes and times of files by name; many files are summed up, folder by folder."""
-    if len(paths) <= MOST_STAMPS:
+    """Returns sizes and modification times of files; of many files, a summary per folder."""
+    if len(paths) <= MAX_STAMPED_FILES:
         return {path: list(_size_and_time(path)) for path in paths}
     folders: dict[str, Any] = {}
     for path in paths:
@@ -193,15 +193,15 @@ def stamp(paths: Sequence[str]) -> dict[str, Any]:
 
 
 def changed_since(before: Mapping[str, Any], paths: Sequence[str]) -> list[str]:
-    """A notice of files that are not what they were when they were first looked at.
+    """Returns a notice about files that changed since the stamp was taken.
 
-    Of many files, to ask for which takes long, each holds few samples.
+    More than 1,000 files are not checked: that takes long, and each file holds few samples.
 
     Args:
-        before: What `stamp` gave of them.
-        paths: Of the files.
+        before: Earlier result of `stamp` for these files.
+        paths: Paths of the files.
     """
-    if not 0 < len(paths) <= MOST_STAMPS:
+    if not 0 < len(paths) <= MAX_STAMPED_FILES:
         return []
     try:
         now = stamp(paths)
@@ -211,8 +211,8 @@ def changed_since(before: Mapping[str, Any], paths: Sequence[str]) -> list[str]:
     if not changed:
         return []
     more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
-    what = "changed while it was packed, and samples may be of before and after"
-    return [f"{changed[0]}{more} {what}; --overwrite (overwrite=True) packs anew"]
+    what = "changed while it was packed, so samples may be from before and after the change"
+    return [f"{changed[0]}{more} {what}; --overwrite (overwrite=True) packs it again"]
 
 
 def _size_and_time(path: str) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Shows the progress of a pack on stderr: a bar on a terminal, a line now and then elsewhere."""
+"""Shows the progress of a pack on stderr: a bar on a terminal, otherwise a line every 5 seconds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LINE_SECONDS = 5.0
 
 
 class ProgressDisplay:
-    """What `pack` is given to call; used in a `with` block.
+    """Callback for the `progress` argument of `pack`; a context manager.
 
     Example:
         >>> with ProgressDisplay(Console(stderr=True)) as display:  # doctest: +SKIP
@@ -26,7 +26,7 @@ class ProgressDisplay:
         self._console = console
         self._start = time.monotonic()
         self._shown = self._start
-        self._done = self._row_bytes = 0  # by this run
+        self._done = self._row_bytes = 0  # of this run
         self._bars: Bars | None = None
         if console.is_terminal:
             columns = ("{task.completed:,} of {task.total:,} rows", "{task.fields[speed]}")
@@ -49,7 +49,7 @@ class ProgressDisplay:
             self._bars.stop()
 
     def __call__(self, progress: Progress) -> None:
-        """Shows how far it is, and what is to be known."""
+        """Prints a notice, and updates the bar or prints a line."""
         if progress.notice:
             self._console.print(progress.notice, highlight=False)
         now = time.monotonic()
@@ -70,6 +70,6 @@ class ProgressDisplay:
 
     @property
     def pace(self) -> str:
-        """Rows and megabytes per second that this run has read so far."""
+        """Rows and megabytes per second that this run has read."""
         rows_s = self._done / max(time.monotonic() - self._start, 1e-3)
         return f"{rows_s:,.0f} rows/s, {rows_s * self._row_bytes / 1e6:,.1f} MB/s"

@@ -1,4 +1,4 @@
-"""Reads whole ranges of a dataset, column by column."""
+"""Reads row ranges of a dataset, column by column."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PROBES = 64
 
 
 def read_rows(dataset: Dataset, rows: Int64Array) -> list[AnyColumn]:
-    """The samples at `rows`: for each field an array of its storage dtype, or what is `Ragged`."""
+    """Returns the samples at `rows`: an array of the storage dtype or a `Ragged` for each field."""
     columns: list[AnyColumn] = []
     arrays = []
     for number, field in enumerate(dataset.fields):
@@ -32,14 +32,14 @@ def read_rows(dataset: Dataset, rows: Int64Array) -> list[AnyColumn]:
 
 
 def blocks(dataset: Dataset) -> Iterator[tuple[Int64Array, list[AnyColumn]]]:
-    """All samples in order, some 32 MiB at a time: their numbers, and their columns."""
+    """Yields all samples in order, about 32 MiB at a time, as row numbers and columns."""
     rows = len(dataset)
     some = np.linspace(0, rows - 1, min(rows, _PROBES)).astype(np.int64)
     mean = sum(field.row_bytes for field in dataset.fields if not field.ragged)
     for number, field in enumerate(dataset.fields):
         if field.ragged and rows:
             mean += int(dataset.table.lengths(number, some).mean() * field.row_bytes)
-    each = max(_BLOCK_BYTES // max(mean, 1), 1)
-    for start in range(0, rows, each):
-        numbers = np.arange(start, min(start + each, rows))
+    block_rows = max(_BLOCK_BYTES // max(mean, 1), 1)
+    for start in range(0, rows, block_rows):
+        numbers = np.arange(start, min(start + block_rows, rows))
         yield numbers, read_rows(dataset, numbers)

@@ -1,4 +1,4 @@
-"""Which samples and fields of an input are written, in which order and dtypes."""
+"""Selects samples and fields of an input, their order and their dtypes."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ from fastload.packing.inputs.source import (
     TakenPart,
 )
 from fastload.packing.inputs.wanted import Wanted
-from fastload.packing.inputs.wrapper import PIECE_BYTES, Wrapper, like
-from fastload.packing.missing import filled
+from fastload.packing.inputs.wrapper import PIECE_BYTES, Wrapper, attributes_of
+from fastload.packing.missing import fill_missing
 
 
 @dataclass(frozen=True)
 class Selection:
-    """What is taken of an input; what is not given stays as it is.
+    """Options that select a part of an input; None selects everything.
 
     Attributes:
         fields: Names of fields, or of containers for all fields in them.
-        dtypes: What fields are read as, by name, where the source has not done it.
-        missing: What is done about missing values, one of `missing.POLICIES`.
-        cast: New dtypes by the names of fields.
-        shuffle: The seed of a permutation of the samples.
-        limit: So many samples from the start, after shuffling.
+        dtypes: Dtypes that fields are read as, by name, if the source has not applied them.
+        missing: Policy for missing values, one of `missing.POLICIES`.
+        cast: New dtypes by field name.
+        shuffle: Seed of a permutation of the samples.
+        limit: Number of samples to take from the start, after shuffling.
     """
 
     fields: Sequence[str] | None = None
@@ -54,25 +54,27 @@ class Selection:
     limit: int | None = None
 
     def of(self, source: Source) -> Source:
-        """The selected part of a source.
+        """Returns the selected part of a source.
 
         Raises:
-            ValueError: a field is not there, a dtype not known, or a number out of range.
-            TypeError: a field cannot be cast so.
+            ValueError: a field does not exist, a dtype is unknown, or a number is out of range.
+            TypeError: a field cannot be cast to the dtype.
         """
         if self.fields is not None:
             source = _picked(source, Wanted.of(self.fields))
         if casts := _read_as(source, self.dtypes or {}, self.fields is not None):
             source = _cast(source, casts, "dtypes")
-        source = filled(source, self.missing)
+        source = fill_missing(source, self.missing)
         if casts := parse_casts("cast", self.cast):
             source = _cast(source, casts, "cast")
         if self.shuffle is not None:
             if type(self.shuffle) is not int or not 0 <= self.shuffle < 2**64:
-                raise ValueError(f"shuffle: a seed of 64 bits is needed, not {self.shuffle!r}")
-            source = _Shuffled(**like(source), inner=source.random_access(), seed=self.shuffle)
+                raise ValueError(f"shuffle must be a seed of 64 bits, not {self.shuffle!r}")
+            source = _Shuffled(
+                **attributes_of(source), inner=source.random_access(), seed=self.shuffle
+            )
         if self.limit is not None and self.limit < source.rows:
-            source = _Limited(**like(source), inner=source, limit=self.limit)
+            source = _Limited(**attributes_of(source), inner=source, limit=self.limit)
             source = dataclasses.replace(source, rows=self.limit)
         return source
 
@@ -98,12 +100,12 @@ class _Shuffled(Wrapper):
         return self.inner.take(self._permutation.indices(start, stop - start))
 
     def take(self, indices: Int64Array) -> Part:
-        return self.inner.take(self._places(indices))
+        return self.inner.take(self._permuted(indices))
 
     def names(self, indices: Int64Array) -> Sequence[str] | None:
-        return self.inner.names(self._places(indices))
+        return self.inner.names(self._permuted(indices))
 
-    def _places(self, indices: Int64Array) -> Int64Array:
+    def _permuted(self, indices: Int64Array) -> Int64Array:
         return np.array([self._permutation.at(index) for index in indices.tolist()], np.int64)
 
     def is_copied(self) -> bool:
@@ -122,7 +124,12 @@ class _Shuffled(Wrapper):
 
 @dataclass(frozen=True, kw_only=True)
 class _Picked(Wrapper):
-    """Some fields of an input, which may read the others, too: not more samples than `each`."""
+    """Some fields of an input.
+
+    Attributes:
+        columns: Positions of the fields in the input.
+        each: Maximum number of samples read at a time, since the input may read unused fields, too.
+    """
 
     columns: tuple[int, ...]
     each: int
@@ -150,11 +157,11 @@ class _PickedPart(Part):
 
     def read(self, advance: Advance) -> Rows:
         rows = self.inner.read(advance)
-        missing = {place: rows.missing.get(n) for place, n in enumerate(self.columns)}
+        missing = {position: rows.missing.get(n) for position, n in enumerate(self.columns)}
         return dataclasses.replace(
             rows,
             columns=[rows.columns[n] for n in self.columns],
-            missing={place: of for place, of in missing.items() if of is not None},
+            missing={position: of for position, of in missing.items() if of is not None},
         )
 
     def stream(self, advance: Advance) -> Sequence[AnyStreamed] | None:
@@ -162,7 +169,7 @@ class _PickedPart(Part):
         if columns is None:
             return None
         left = [columns[n] for n in range(len(columns)) if n not in self.columns]
-        if any(isinstance(column, StreamedRagged) for column in left):  # tells what is skipped
+        if any(isinstance(column, StreamedRagged) for column in left):  # reports skipped samples
             return None
         return [columns[n] for n in self.columns]
 
@@ -182,18 +189,18 @@ def _picked(source: Source, wanted: Wanted) -> Source:
     picked = source.pick(columns)
     if picked is not None:
         changed["ragged_bytes"] = picked.ragged_bytes
-        places, each = list(range(len(columns))), max(source.rows, 1)
+        positions, each = list(range(len(columns))), max(source.rows, 1)
     else:
         changed["ragged_bytes"] = source.ragged_bytes if any(of.ragged for of in fields) else 0
-        places, each = columns, max(PIECE_BYTES // max(source.sample_bytes, 1), 1)
+        positions, each = columns, max(PIECE_BYTES // max(source.sample_bytes, 1), 1)
         if len(columns) == len(own):
-            each = max(source.rows, 1)  # nothing is read for nothing
+            each = max(source.rows, 1)  # no unused field is read
     of = picked or source
-    return _Picked(**like(source) | changed, inner=of, columns=tuple(places), each=each)
+    return _Picked(**attributes_of(source) | changed, inner=of, columns=tuple(positions), each=each)
 
 
 def in_order_of(source: Source, fields: Sequence[Field], structure: Structure) -> Source:
-    """The source with its fields in the order of others, if its dicts differ in nothing else."""
+    """Returns the source with reordered fields if only the order of dict keys differs."""
     own, names = ([field.name for field in of] for of in (source.fields, fields))
     same = map_leaves(own.__getitem__, source.structure) == map_leaves(names.__getitem__, structure)
     if own == names or not same:
@@ -201,7 +208,7 @@ def in_order_of(source: Source, fields: Sequence[Field], structure: Structure) -
     columns = tuple(own.index(name) for name in names)
     changed = {"fields": tuple(source.fields[n] for n in columns), "structure": structure}
     each = max(source.rows, 1)
-    return _Picked(**like(source) | changed, inner=source, columns=columns, each=each)
+    return _Picked(**attributes_of(source) | changed, inner=source, columns=columns, each=each)
 
 
 def _kept(structure: Structure, columns: Sequence[int]) -> Structure:
@@ -210,13 +217,13 @@ def _kept(structure: Structure, columns: Sequence[int]) -> Structure:
 
 @dataclass(frozen=True, kw_only=True)
 class Renamed(Wrapper):
-    """A source whose fields are those of a member of a larger sample."""
+    """Source whose fields are named as members of a larger sample."""
 
     name: str
 
     @classmethod
     def of(cls, source: Source, name: str) -> Renamed:
-        """The fields below `name`; a bare array becomes `name` itself."""
+        """Renames the fields to `name.field`; the field of a bare array becomes `name`."""
         bare = is_leaf(source.structure)
 
         def renamed(field: str) -> str:
@@ -227,10 +234,10 @@ class Renamed(Wrapper):
             "classes": {renamed(field): of for field, of in source.classes.items()},
             "guessed": tuple(map(renamed, source.guessed)),
         }
-        return cls(**like(source) | changed, inner=source, name=name)
+        return cls(**attributes_of(source) | changed, inner=source, name=name)
 
     def choice(self) -> dict[str, Any]:
-        """The name."""
+        """Returns the name."""
         return {"name": self.name}
 
 
@@ -255,7 +262,7 @@ class _Cast(Wrapper):
 
     @property
     def _each(self) -> int:
-        """Samples that are read at once, because they may be larger than they will be."""
+        """Number of samples read at a time, which limits the memory before the cast."""
         return max(PIECE_BYTES // max(self.inner.sample_bytes, 1), 1)
 
     def is_copied(self) -> bool:
@@ -279,7 +286,7 @@ class _CastPart(Part):
         first = 0
         for part, indices in self.pieces:
             rows = part.read(advance)
-            left = np.delete(np.asarray(indices), np.array(rows.places, np.int64))
+            left = np.delete(np.asarray(indices), np.array(rows.left_out, np.int64))
             columns = [
                 self._cast(column, field, rows, left)
                 for column, field in zip(rows.columns, self.fields, strict=True)
@@ -311,10 +318,10 @@ def _is_integer(dtype: str) -> bool:
 
 
 def _read_as(source: Source, dtypes: Mapping[str, Any], picked: bool) -> dict[str, str]:
-    """The casts that make of the fields of a source what they shall be read as.
+    """Returns the casts from the dtypes of a source to the requested ones.
 
     Raises:
-        ValueError: there is no such field, though all are kept, or the dtype is not known.
+        ValueError: a field does not exist and no fields were selected, or a dtype is unknown.
     """
     own = {field.name: field for field in source.fields}
     left = {}
@@ -352,7 +359,10 @@ def _cast(source: Source, casts: dict[str, str], option: str) -> Source:
         "unknown": source.unknown - casts.keys(),
         "notices": (
             *source.notices,
-            *(f"field {n!r}: left out the class names, as {casts[n]} numbers none" for n in floats),
+            *(
+                f"field {n!r}: left out the class names, because {casts[n]} cannot number classes"
+                for n in floats
+            ),
         ),
     }
-    return _Cast(**like(source) | changed, inner=source, casts=casts, option=option)
+    return _Cast(**attributes_of(source) | changed, inner=source, casts=casts, option=option)

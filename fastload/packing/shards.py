@@ -1,4 +1,4 @@
-"""Writes the samples of a source as the shards of one column group."""
+"""Writes the samples of a source as the shards of one column set."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from fastload.packing.inputs.source import Source
 from fastload.packing.jobs.executors import Run, run_on
 from fastload.packing.jobs.workers import can_travel, run_jobs
 from fastload.packing.output.folder import OutputFolder
-from fastload.packing.output.gaps import close_gaps
+from fastload.packing.output.holes import close_holes
 from fastload.packing.output.writer import ShardJob, Written
 from fastload.packing.plan import Plan
 
-_COPIED_BYTES_PER_WORKER = 4 << 30  # what makes up for the start of a process
+_COPIED_BYTES_PER_WORKER = 4 << 30  # work that is worth the start of a process
 
 Workers = int | Executor | None
-"""Processes, None for as many as are of use; or an executor that has its own."""
+"""Number of processes, None for as many as are useful; or an executor with its own workers."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run is.
+    """Progress of a pack, passed to the `progress` callback.
 
     Attributes:
-        rows: Samples read, those of an earlier run included.
-        rows_total: Samples to read.
-        row_bytes: Of a sample in the output, on average.
-        rows_kept: Samples that an earlier run had read.
-        notice: What the user should know by now, in a sentence.
+        rows: Number of samples read, including those of an earlier run.
+        rows_total: Number of samples to read.
+        row_bytes: Mean size of a sample in the output, in bytes.
+        rows_kept: Number of samples in shards that an earlier run finished.
+        notice: A sentence for the user; empty if there is none.
     """
 
     rows: int
@@ -48,12 +48,12 @@ class Progress:
 
 @dataclass(frozen=True)
 class Group:
-    """The column group that shards are written for.
+    """Column set that shards are written for.
 
     Attributes:
-        name: Of the group.
-        dataset: The id that the shards carry.
-        first: The number of the first new shard.
+        name: Name of the column set.
+        dataset: Id of the dataset, stored in each shard.
+        first: Number of the first new shard.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What was written: the shards, and what was found on the way."""
+    """Written shards and statistics of their samples."""
 
     shards: Shards
     skipped: tuple[Skipped, ...]
@@ -73,16 +73,16 @@ class Outcome:
 
     @property
     def rows(self) -> int:
-        """Samples."""
+        """Number of samples."""
         return sum(self.shards.rows)
 
 
-def chosen_workers(workers: int | None, executor: object) -> Workers:
-    """Who writes the shards.
+def check_workers(workers: int | None, executor: object) -> Workers:
+    """Returns the executor or the number of processes that writes the shards.
 
     Raises:
-        TypeError: that is no executor.
-        ValueError: both are given, or the number is not a positive integer.
+        TypeError: `executor` is not an Executor.
+        ValueError: both are given, or `workers` is not a positive integer.
     """
     check_counts(workers=1 if workers is None else workers)
     if executor is None:
@@ -92,27 +92,27 @@ def chosen_workers(workers: int | None, executor: object) -> Workers:
         raise TypeError(f"executor must be a concurrent.futures.Executor, not a {kind}")
     if workers is not None:
         raise ValueError(
-            "workers (--workers) are processes of this host, an executor (--engine) has its own: "
-            "choose one"
+            "workers (--workers) and executor (--engine) are mutually exclusive, because an "
+            "executor has its own workers; remove one"
         )
     return executor
 
 
 def check_travels(source: Source, workers: Workers) -> None:
-    """Raises ValueError if an executor could not read the input."""
+    """Raises ValueError if the workers of an executor cannot read the input."""
     if not isinstance(workers, Executor):
         return
     if source.local:
         what = (
-            "one process reads it, from its start to its end; pack it without executor= "
-            "(--engine), or save it as .npy files first"
+            "one process must read it from start to end; pack it without executor= (--engine), or "
+            "save it as .npy files first"
         )
     elif isinstance(workers, ThreadPoolExecutor) or can_travel(source.part(0, 1)):
         return
     else:
         what = (
-            "another process could not make it again, as it is in memory, too large, or defined "
-            "in the main module; one of a module has a name, module:object"
+            "another process cannot recreate it, because it is in memory, too large, or defined "
+            "in the main module; pass a dataset of a module by name, as module:object"
         )
     raise ValueError(f"an executor cannot read this input ({source.kind}): {what}")
 
@@ -125,11 +125,11 @@ def write_shards(
     workers: Workers,
     progress: Callable[[Progress], None] | None,
 ) -> Outcome:
-    """Writes what the journal of the folder does not have yet.
+    """Writes the shards that the journal of the folder does not have yet.
 
     Raises:
-        FormatError: nothing of the input can be read.
-        OSError: a file cannot be read or written; the finished shards stay in the journal.
+        FormatError: no sample of the input can be read.
+        OSError: a file cannot be read or written; finished shards stay in the journal.
     """
     names = [field.name for field in plan.fields]
     classes = tuple((names.index(name), len(of)) for name, of in source.classes.items())
@@ -155,7 +155,7 @@ def write_shards(
                 path = folder.shard(plan.file_name, shard)
                 yield number, ShardJob(path, plan.fields, group.dataset, shard, part, classes)
 
-    def tell(notice: str) -> None:
+    def notify(notice: str) -> None:
         if progress is not None:
             progress(Progress(read, plan.rows, row_bytes, kept, notice))
         else:
@@ -164,10 +164,10 @@ def write_shards(
     advance(0)
     try:
         if isinstance(workers, Executor):
-            results = run_on(workers, jobs(), Run.begin(folder.path, source.paths()), tell)
+            results = run_on(workers, jobs(), Run.start(folder.path, source.paths()), notify)
         else:
-            most = max(plan.shards - len(written), 1)
-            count = _worker_count(source, most, workers)
+            max_workers = max(plan.shards - len(written), 1)
+            count = _worker_count(source, max_workers, workers)
             results = run_jobs(jobs(), count, advance, folder.lock)
         with closing(results):
             for number, shard in results:
@@ -176,7 +176,7 @@ def write_shards(
                 if isinstance(workers, Executor):
                     advance(rows_of(number))
         done = [written[number] for number in range(plan.shards)]
-        shards = _without_gaps(done, plan, group, folder)
+        shards = _without_holes(done, plan, group, folder)
     finally:
         folder.clear_temporary()
     skipped = tuple(skipped for shard in done for skipped in shard.skipped)
@@ -184,8 +184,9 @@ def write_shards(
     if missing.dropped_rows and sum(shards.rows) == 0:
         fields = ", ".join(f"{name!r} in {count}" for name, count in missing.dropped.items())
         raise FormatError(
-            f"nothing is left: {missing.dropped_rows} samples lack values, of {fields}; --fields "
-            "(fields=) leaves fields out, --missing zero (missing=) fills them in"
+            f"no sample is left: {missing.dropped_rows} samples have missing values, field "
+            f"{fields}; --fields (fields=) leaves fields out, --missing zero (missing=) fills them "
+            "in"
         )
     if skipped and sum(shards.rows) == 0:
         first = f"{skipped[0].path}: {skipped[0].reason}"
@@ -196,13 +197,13 @@ def write_shards(
         for (name, of), count in zip(source.classes.items(), counts, strict=True)
     }
     left_out = frozenset(
-        number * plan.rows_each + place for number, of in enumerate(done) for place in of.places
+        number * plan.rows_each + row for number, of in enumerate(done) for row in of.places
     )
     return Outcome(shards, skipped, class_fields, missing, left_out)
 
 
 def _kept(plan: Plan, group: Group, folder: OutputFolder) -> dict[int, Written]:
-    """The finished shards of an earlier run that are there as they were written."""
+    """Returns the finished shards of an earlier run that still exist unchanged."""
     kept = {}
     for number in range(plan.shards):
         shard = group.first + number
@@ -224,20 +225,20 @@ def _is_there(written: Written, plan: Plan, group: Group, folder: OutputFolder, 
         return False
 
 
-def _without_gaps(
+def _without_holes(
     written: Sequence[Written], plan: Plan, group: Group, folder: OutputFolder
 ) -> Shards:
-    """The shards, after the gaps in them were closed."""
+    """Closes the holes of skipped samples and returns the shards."""
     rows = [shard.rows for shard in written]
     sizes = [shard.file_bytes for shard in written]
     crcs = [shard.crc32c for shard in written]
     totals = [shard.totals for shard in written]
-    gap = next((n for n, count in enumerate(rows[:-1]) if count < plan.rows_each), None)
-    if gap is not None:
-        # Before the first of them changes: a run that is broken off here must read them again.
-        folder.journal.drop(group.name, group.first + gap)
+    hole = next((n for n, count in enumerate(rows[:-1]) if count < plan.rows_each), None)
+    if hole is not None:
+        # Dropped before the first file changes: a run that resumes after a kill reads them again.
+        folder.journal.drop(group.name, group.first + hole)
         paths = [folder.shard(plan.file_name, group.first + n) for n in range(len(rows))]
-        for new in close_gaps(
+        for new in close_holes(
             paths, rows, totals, plan.rows_each, plan.fields, group.dataset, group.first
         ):
             sizes[new.shard], crcs[new.shard] = new.file_bytes, new.crc32c
@@ -253,17 +254,17 @@ def _without_gaps(
         file_bytes=tuple(sizes[:count]),
         crc32c=tuple(f"{crc:08x}" for crc in crcs[:count]),
         totals={
-            name: tuple(shard[place] for shard in totals[:count])
-            for place, name in enumerate(f.name for f in plan.fields if f.ragged)
+            name: tuple(shard[position] for shard in totals[:count])
+            for position, name in enumerate(f.name for f in plan.fields if f.ragged)
         },
     )
 
 
-def _worker_count(source: Source, most: int, wanted: int | None) -> int:
+def _worker_count(source: Source, max_workers: int, wanted: int | None) -> int:
     if source.local or not can_travel(source.part(0, 1)):
         return 1
     if wanted is None:
         wanted = len(os.sched_getaffinity(0))
         if source.is_copied():
             wanted = min(wanted, 1 + source.rows * source.sample_bytes // _COPIED_BYTES_PER_WORKER)
-    return min(wanted, most)
+    return min(wanted, max_workers)

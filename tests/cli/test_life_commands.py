@@ -70,7 +70,7 @@ def test_a_complete_dataset_is_not_said_to_be_packed_again(capsys: Captured) -> 
     capsys.readouterr()
     assert main(["pack", "x.npy", "out", "--resume"]) == 0
     said = capsys.readouterr().err
-    assert "it was complete already" in said
+    assert "the dataset was already complete" in said
     assert "packed" not in said
     assert "rows/s" not in said
 
@@ -122,7 +122,7 @@ def test_dry_run(capsys: Captured) -> None:
 @pytest.mark.parametrize(
     ("command", "text"),
     [
-        ("pack x.npy out --resume --overwrite", "choose one"),
+        ("pack x.npy out --resume --overwrite", "resume and overwrite are mutually exclusive"),
         ("pack x.npy out --fields y", "there is no field 'y'; the fields are data"),
         ("pack x.npy out --cast data=q8", "the dtypes are"),
         ("pack x.npy out --cast data=bool", "sample 0: field 'data': 2 does not fit bool"),
@@ -131,7 +131,7 @@ def test_dry_run(capsys: Captured) -> None:
         ("add-column out x.npy", "no packed dataset"),
         ("merge out images", "no packed dataset"),
         ("merge out x.npy", "x.npy: no packed dataset"),
-        ("export x.npy images --to npy", "is there already"),
+        ("export x.npy images --to npy", "already exists"),
         ("head nothing", "nothing: No such file or directory"),
         ("head x.npy --split a", "only folders that `fastload pack` wrote have splits"),
     ],

@@ -74,7 +74,7 @@ def test_npy(packed: Path, tmp_path: Path) -> None:
             else:
                 np.testing.assert_array_equal(sample, want[name][n])
     assert report.notices == (
-        "field 'bf16' is bfloat16, which numpy lacks: its file holds the bits as uint16",
+        "field 'bf16' is bfloat16, which numpy does not have: its file holds the bits as uint16",
     )
     assert loaded["bf16"].dtype == np.uint16
     np.testing.assert_array_equal(loaded["meta.a%2Fb"], want["meta"]["a/b"])
@@ -97,7 +97,7 @@ def test_splits_are_exported(packed: Path, tmp_path: Path) -> None:
 def test_parquet(packed: Path, tmp_path: Path) -> None:
     report = fastload.export(packed, tmp_path / "new/x.parquet", to="parquet")
     assert report.files == ("x.parquet",)
-    assert "'bf16' is bfloat16, which Parquet lacks" in report.notices[0]
+    assert "'bf16' is bfloat16, which Parquet does not have" in report.notices[0]
     want = everything()
     table = pyarrow.parquet.read_table(tmp_path / "new/x.parquet")
     for name in NUMBERS:
@@ -167,7 +167,7 @@ def test_tar(packed: Path, tmp_path: Path) -> None:
 
 
 def test_tars_of_images_and_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(export_tar, "_MOST_SAMPLES", 4)
+    monkeypatch.setattr(export_tar, "_MAX_SAMPLES", 4)
     images = [encoded(noise(4, 5, n), "PNG" if n % 2 else "JPEG") for n in range(10)]
     for number, image in enumerate(images):
         put(tmp_path / f"in/{number % 2}/{number}.png", image)
@@ -200,7 +200,7 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/x").touch()
     for to in ("npy", "tar", "parquet"):
-        with pytest.raises(FileExistsError, match="is there already"):
+        with pytest.raises(FileExistsError, match="already exists"):
             fastload.export(tmp_path / "in", tmp_path / "mine", to=to)
     with pytest.raises(ValueError, match="to must be one of npy, tar, parquet"):
         fastload.export(tmp_path / "in", tmp_path / "out", to="zip")
@@ -239,7 +239,7 @@ def test_times_that_are_none_are_null_in_parquet(
 ) -> None:
     """Earlier versions packed them as they are."""
     select = importlib.import_module("fastload.packing.select")
-    monkeypatch.setattr(select, "filled", lambda source, policy: source)
+    monkeypatch.setattr(select, "fill_missing", lambda source, policy: source)
     times = np.array([1, np.iinfo("i8").min, 3]).astype(kind)
     ragged = [times[:2], times[:0], times]
     fastload.pack({"t": times, "r": ragged}, tmp_path / "in")
@@ -254,5 +254,5 @@ def test_times_that_are_none_are_null_in_parquet(
 
 def test_times_that_parquet_cannot_hold_are_named(tmp_path: Path) -> None:
     fastload.pack({"day": np.array([0, 213503982334602]).astype("M8[D]")}, tmp_path / "in")
-    with pytest.raises(ValueError, match=r"'day': .* is too far for Parquet"):
+    with pytest.raises(ValueError, match=r"'day': .* is out of the range of Parquet"):
         fastload.export(tmp_path / "in", tmp_path / "out.parquet", to="parquet")

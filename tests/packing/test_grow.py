@@ -251,10 +251,10 @@ def test_every_container_takes_a_member_in_its_way(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "name", "message"),
     [
-        (np.arange(3), np.arange(3), "m", "bare arrays, which have no room"),
+        (np.arange(3), np.arange(3), "m", "bare arrays, to which no field can be added"),
         ({"a": np.arange(3)}, np.arange(4), "m", "the input has 4 samples, but .* has 3"),
-        ({"a": np.arange(3)}, np.arange(3), "a", "have a field 'a' already"),
-        ({"a": np.arange(3)}, {"a": np.arange(3)}, None, "have a field 'a' already"),
+        ({"a": np.arange(3)}, np.arange(3), "a", "already have a field 'a'"),
+        ({"a": np.arange(3)}, {"a": np.arange(3)}, None, "already have a field 'a'"),
         ({"a": np.arange(3)}, np.arange(3), None, "needs a name"),
         ({"a": np.arange(3)}, np.arange(3), "__a", "kept for the format"),
         ({"a": {"b": np.arange(3)}}, np.arange(3), "a.b", "two fields have this name"),

@@ -111,7 +111,7 @@ def test_a_pattern_of_ignore_that_names_nothing_is_told(tmp_path: Path) -> None:
     patterns = ["in/bad.csv", ".git", "./x.csv"]
     report = fastload.pack(tmp_path / "in", tmp_path / "out", ignore=patterns)
     told = [notice for notice in report.notices if "--ignore" in notice]
-    what = "matches nothing; paths begin below the input folder"
+    what = "matches nothing; paths are relative to the input folder"
     assert told == [f"--ignore in/bad.csv (ignore=) {what}"]
 
 

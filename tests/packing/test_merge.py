@@ -60,7 +60,7 @@ def test_other_file_systems_get_checked_copies(
 
     monkeypatch.setattr(os, "link", link)
     report = fastload.merge(tmp_path / "out", paths)
-    assert "shards are copies" in report.notices[0]
+    assert "shards were copied" in report.notices[0]
     assert column(tmp_path / "out", "x").tolist() == list(range(40))
     shard = next(paths[1].glob("shard-*"))
     content = bytearray(shard.read_bytes())
@@ -88,7 +88,7 @@ def test_splits_that_stay_ranges_are_kept(tmp_path: Path) -> None:
     assert [int(fastload.open(out, split="val")[n]["x"]) for n in (0, 24)] == [5, 29]
     report = fastload.merge(tmp_path / "out2", [b, d, a])
     assert report.splits == {"train": (20, 25)}
-    assert report.notices == ("left out the splits that are no longer one range: val",)
+    assert report.notices == ("left out the splits that are no longer contiguous: val",)
     assert fastload.merge(tmp_path / "out3", [d, b]).splits == {"val": (10, 20)}
 
 

@@ -114,7 +114,9 @@ def test_append_and_add_column(tmp_path: Path, lines: Path) -> None:
 
 def test_nothing_is_left(tmp_path: Path) -> None:
     put(tmp_path / "v.jsonl", b'{"x":1,"y":null}\n{"x":null,"y":1}\n')
-    with pytest.raises(fastload.FormatError, match="nothing is left: 2 samples lack values"):
+    with pytest.raises(
+        fastload.FormatError, match="no sample is left: 2 samples have missing values"
+    ):
         fastload.pack(tmp_path / "v.jsonl", tmp_path / "out", missing="drop")
 
 
@@ -127,7 +129,7 @@ def test_other_policies_are_refused(tmp_path: Path, policy: Any) -> None:
 def test_the_command_line(tmp_path: Path, lines: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = str(tmp_path / "out")
     assert main(["pack", str(lines), out, "--missing", "error"]) == 1
-    assert "--missing nan, zero or drop" in capsys.readouterr().err
+    assert "--missing nan or zero" in capsys.readouterr().err
     put(tmp_path / "v.csv", b"x,y\n1,1\n,2\n3,\n,\n")
     assert main(["pack", str(tmp_path / "v.csv"), out, "--missing", "drop"]) == 0
     told = capsys.readouterr().err

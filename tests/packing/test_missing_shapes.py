@@ -206,7 +206,7 @@ def test_not_a_time_is_missing_in_every_kind(tmp_path: Path, unit: str, code: st
     for source in sources.values():
         with pytest.raises(ValueError, match=r"sample 1: field '(t|data)': the value is missing"):
             fastload.pack(source, out, overwrite=True)
-        with pytest.raises(ValueError, match="has no NaN: --missing zero or drop"):
+        with pytest.raises(ValueError, match="has no NaN; use --missing zero or drop"):
             fastload.pack(source, out, missing="nan", overwrite=True)
         for policy, want in (("zero", [3, 0, 5]), ("drop", [3, 5])):
             got = packed(source, out, missing=policy)

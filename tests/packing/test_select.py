@@ -176,7 +176,7 @@ def test_fields_of_every_kind(
 def test_fields_that_are_not_there(tmp_path: Path) -> None:
     message = refused({"x": np.zeros(2), "y": np.zeros(2)}, tmp_path / "out", fields=["x", "z"])
     assert "there is no field 'z'; the fields are x, y" in message
-    assert "no fields" in refused({"x": np.zeros(2)}, tmp_path / "out", fields=[])
+    assert "fields must not be empty" in refused({"x": np.zeros(2)}, tmp_path / "out", fields=[])
 
 
 # --- Dtypes -----------------------------------------------------------------------------------
@@ -290,7 +290,7 @@ def test_splits(tmp_path: Path, rows: int, split: dict[str, Any], want: list[int
         ({"a": 0.5, "b": 0.4}, "must sum to 1, not 0.9"),
         ({"a": 1.5, "b": -0.5}, "a=1.5 is not a fraction"),
         ({"a": "x", "b": 1}, "a=x is not a fraction"),
-        ({"": 1}, "a name is needed"),
+        ({"": 1}, "names must be text"),
         ({"a": 0.99, "b": 0.01}, "10 rows leave none for 'b'"),
     ],
 )

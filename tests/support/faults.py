@@ -201,10 +201,10 @@ FAULTS = [
         "packing/output/test_resume.py",
     ),
     Fault(
-        "rows behind a gap are dropped",
-        "fastload/packing/output/gaps.py",
-        "held = [_joined([column[rows:]]) for column in joined]",
-        "held = [_joined([column[:0]]) for column in joined]",
+        "rows after a hole are dropped",
+        "fastload/packing/output/holes.py",
+        "carried = [_joined([column[rows:]]) for column in joined]",
+        "carried = [_joined([column[:0]]) for column in joined]",
         "packing/kinds/test_imagefolder.py",
     ),
     Fault(

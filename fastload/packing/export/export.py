@@ -1,4 +1,4 @@
-"""`fastload.export`: any dataset as files of other kinds."""
+"""`fastload.export`: writes any dataset as files of other formats."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from fastload.packing.output.files import new_file, sync_folder, write_all
 from fastload.packing.reading import blocks
 
 TARGETS = ("npy", "tar", "parquet")
-"""What can be written."""
+"""Formats that can be written."""
 
 
 @dataclass(frozen=True)
 class ExportReport:
-    """What was written.
+    """Summary of exported files.
 
     Attributes:
-        path: Of the folder, or of the Parquet file.
-        rows: Samples.
-        files: Names below `path`, or the name of the file.
-        bytes: Of all files.
-        notices: What the files cannot say, in sentences.
+        path: Absolute path of the folder or of the Parquet file.
+        rows: Number of samples.
+        files: File names relative to `path`, or the name of the Parquet file.
+        bytes: Total size of the files in bytes.
+        notices: Sentences about properties that the files cannot store.
 
     Example:
         >>> fastload.export("data/val", "val-npy", to="npy").files  # doctest: +SKIP
@@ -59,23 +59,23 @@ def export(
 ) -> ExportReport:
     """Writes a dataset as files that other programs read.
 
-    - "npy": a folder with an array file for each field; a ragged field is `NAME.values.npy` and
-      `NAME.offsets.npy`, sample i being `values[offsets[i]:offsets[i + 1]]`. bfloat16 and float8,
-      which numpy lacks, are written as their bits.
-    - "tar": a folder of tar files as WebDataset reads them, of at most 10 000 samples and 1 GiB:
+    - "npy": a folder with an array file for each field. A ragged field is `NAME.values.npy` and
+      `NAME.offsets.npy`; sample i is `values[offsets[i]:offsets[i + 1]]`. numpy has no bfloat16
+      and float8; the bits of their values are written as integers.
+    - "tar": a folder of tar files for WebDataset, each with at most 10,000 samples or about 1 GiB:
       `000000017.label.cls`, `.txt`, `.jpg`, `.npy`, ...
     - "parquet": one file, written by pyarrow, which must be installed. Arrays are lists;
       bfloat16 and float8 become float32, exactly.
 
     Args:
-        dataset: Anything that `fastload.open` reads, or a dataset.
-        out: The folder or file, which must not exist; an empty folder may.
+        dataset: A dataset, or a path that `fastload.open` reads.
+        out: Folder or file to write, which must not exist; an empty folder may.
         to: "npy", "tar" or "parquet".
-        split: Of a packed dataset; None for all samples.
-        progress: Called with the samples written, and all of them.
+        split: Split of a packed dataset; None for all samples.
+        progress: Called with the number of written samples and the number of all samples.
 
     Raises:
-        FileExistsError: there is something at `out`.
+        FileExistsError: `out` exists.
         ImportError: pyarrow is not installed.
         TypeError, ValueError: the kind of file cannot hold a field.
         OSError: a file cannot be read or written.
@@ -88,7 +88,7 @@ def export(
     opened = dataset if isinstance(dataset, Dataset) else open_dataset(dataset, split=split)
     path = absolute(out)
     if os.path.lexists(path) and (to == "parquet" or not os.path.isdir(path) or os.listdir(path)):
-        raise FileExistsError(errno.EEXIST, "is there already; choose another name", path)
+        raise FileExistsError(errno.EEXIST, "the output already exists; choose another name", path)
 
     def advance(rows: int) -> None:
         if progress is not None:
@@ -118,7 +118,7 @@ def _write_npy(dataset: Dataset, folder: str, advance: Callable[[int], None]) ->
         name = file_name(field.name)
         names += [f"{name}.values", f"{name}.offsets"] if field.ragged else [name]
     if twice := [name for name in names if names.count(name) > 1]:
-        raise ValueError(f"two files would be named {twice[0]}.npy; export with other field names")
+        raise ValueError(f"two files would be named {twice[0]}.npy; rename a field")
     with contextlib.ExitStack() as stack:
         files = {
             name: stack.enter_context(new_file(os.path.join(folder, f"{name}.npy")))
@@ -136,15 +136,15 @@ def _write_npy(dataset: Dataset, folder: str, advance: Callable[[int], None]) ->
                     _write(files[name], column)
             advance(int(rows[-1]) + 1)
     return [
-        f"field {field.name!r} is {field.dtype}, which numpy lacks: its file holds the bits as "
-        f"{field.storage.name}"
+        f"field {field.name!r} is {field.dtype}, which numpy does not have: its file holds the "
+        f"bits as {field.storage.name}"
         for field in dataset.fields
         if field.storage.name != field.dtype
     ]
 
 
 def _write_headers(dataset: Dataset, files: dict[str, int]) -> dict[str, int]:
-    """Writes what comes before the numbers; gives a running end for each ragged field."""
+    """Writes the headers of all files; returns the initial end offset of each ragged field."""
     rows, each, ends = len(dataset), 1 << 20, {}
     for number, field in enumerate(dataset.fields):
         name, count = file_name(field.name), rows
@@ -176,5 +176,5 @@ def _write(descriptor: int, array: Array) -> None:
 
 
 def file_name(field: str) -> str:
-    """A name for a file, from that of a field."""
+    """Returns the file name for a field, with special characters percent-encoded."""
     return quote(field, safe=" +,=@[](){}")

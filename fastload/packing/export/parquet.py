@@ -1,4 +1,4 @@
-"""Datasets as a Parquet file, through pyarrow."""
+"""Exports a dataset to a Parquet file with pyarrow."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _UNITS = ("s", "ms", "us", "ns")
 
 
 def write_parquet(dataset: Dataset, path: str, advance: Callable[[int], None]) -> list[str]:
-    """Writes a file; gives what it cannot say.
+    """Writes a file; returns notices about properties that it cannot store.
 
     Raises:
         ImportError: pyarrow is not installed.
@@ -62,7 +62,7 @@ def write_parquet(dataset: Dataset, path: str, advance: Callable[[int], None]) -
             os.unlink(temporary)
         raise
     return [
-        f"field {field.name!r} is {field.dtype}, which Parquet lacks: its column is float32"
+        f"field {field.name!r} is {field.dtype}, which Parquet does not have: its column is float32"
         for field in dataset.fields
         if field.storage.name != field.dtype
     ]
@@ -74,7 +74,7 @@ def _pyarrow() -> tuple[Any, Any]:
         import pyarrow.parquet
     except ImportError as error:
         raise ImportError(
-            "Parquet files are written by pyarrow, which is not installed: pip install pyarrow"
+            "pyarrow writes Parquet files and is not installed: pip install pyarrow"
         ) from error
     return pyarrow, pyarrow.parquet
 
@@ -88,7 +88,7 @@ def _metadata(field: Field) -> dict[str, str]:
 
 
 def _type(arrow: Any, field: Field) -> Any:
-    """The Arrow type of a column."""
+    """Returns the Arrow type of a column."""
     if field.logical in BYTE_STRINGS:
         return arrow.large_string() if field.logical == "utf8" else arrow.large_binary()
     kind = _number_type(arrow, field)
@@ -111,7 +111,7 @@ def _number_type(arrow: Any, field: Field) -> Any:
 
 
 def _array(arrow: Any, column: AnyColumn, field: Field, kind: Any) -> Any:
-    """A column of a block."""
+    """Returns a column of a block as an Arrow array."""
     if not isinstance(column, Ragged):
         return _numbers(arrow, column, field, kind)
     offsets = arrow.array(column.offsets)
@@ -134,12 +134,12 @@ def _numbers(arrow: Any, array: Array, field: Field, kind: Any) -> Any:
     else:
         missing = flat == np.iinfo(np.int64).min
         factor = 86_400 if field.logical == "datetime64[D]" else 1
-        # Parquet counts days and seconds in milliseconds.
-        largest = np.iinfo(np.int64).max // (1000 * factor if inner.unit == "s" else 1)
-        if (far := np.abs(flat[~missing]) > largest).any():
+        # Parquet stores days and seconds as milliseconds.
+        max_value = np.iinfo(np.int64).max // (1000 * factor if inner.unit == "s" else 1)
+        if (far := np.abs(flat[~missing]) > max_value).any():
             value = flat[~missing][far][0]
             raise ValueError(
-                f"field {field.name!r}: {field.logical} {value} is too far for Parquet"
+                f"field {field.name!r}: {field.logical} {value} is out of the range of Parquet"
             )
         values = arrow.array(np.where(missing, 0, flat) * factor, mask=missing).view(inner)
     return arrow.FixedSizeListArray.from_arrays(values, type=kind) if field.shape else values

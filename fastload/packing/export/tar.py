@@ -1,4 +1,4 @@
-"""Datasets as tar files that WebDataset reads."""
+"""Exports a dataset to tar files that WebDataset reads."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from fastload.packing.columns import AnyColumn, Array, Ragged
 from fastload.packing.output.files import new_file
 from fastload.packing.reading import blocks
 
-_MOST_SAMPLES = 10_000
-_MOST_BYTES = 1 << 30
+_MAX_SAMPLES = 10_000
+_MAX_BYTES = 1 << 30
 
-# What the first bytes of encoded images and sounds say, and the suffix for it.
+# Offset and value of the magic bytes of encoded images and sounds, and their suffix.
 _SUFFIXES = (
     (0, b"\xff\xd8\xff", "jpg"),
     (0, b"\x89PNG\r\n\x1a\n", "png"),
@@ -38,11 +38,11 @@ _SUFFIXES = (
 
 
 def write_tars(dataset: Dataset, folder: str, advance: Callable[[int], None]) -> list[str]:
-    """Writes `shard-000000.tar`, ... into a folder; gives what they cannot say.
+    """Writes `shard-000000.tar`, ... into a folder; returns notices about fields stored otherwise.
 
-    A member is named by the number of the sample, the field and a suffix that says what it is:
-    `cls` for numbers of classes and `txt` for text, that of encoded images and sounds, `bin` for
-    other bytes, else `npy`.
+    The name of a member consists of the number of the sample, the field and a suffix: `cls` for
+    class numbers, `txt` for text, the file suffix of encoded images and sounds, `bin` for other
+    bytes, otherwise `npy`.
     """
     classes = dataset.manifest.class_fields if isinstance(dataset, PackedDataset) else {}
     samples = _samples(dataset, set(classes), advance)
@@ -55,7 +55,7 @@ def write_tars(dataset: Dataset, folder: str, advance: Callable[[int], None]) ->
             tarfile.open(fileobj=file, mode="w", format=tarfile.USTAR_FORMAT) as archive,
         ):
             count = 0
-            while sample is not None and count < _MOST_SAMPLES and file.tell() < _MOST_BYTES:
+            while sample is not None and count < _MAX_SAMPLES and file.tell() < _MAX_BYTES:
                 for name, content in sample:
                     entry = tarfile.TarInfo(name)
                     entry.size = len(content)
@@ -64,7 +64,7 @@ def write_tars(dataset: Dataset, folder: str, advance: Callable[[int], None]) ->
                 sample = next(samples, None)
         number += 1
     return [
-        f"field {field.name!r} is {field.dtype}, which numpy lacks: its members are float32"
+        f"field {field.name!r} is {field.dtype}, which numpy does not have: its members are float32"
         for field in dataset.fields
         if field.storage.name != field.dtype
     ]
@@ -73,20 +73,20 @@ def write_tars(dataset: Dataset, folder: str, advance: Callable[[int], None]) ->
 def _samples(
     dataset: Dataset, classes: set[str], advance: Callable[[int], None]
 ) -> Iterator[list[tuple[str, bytes]]]:
-    """Names and contents of the members of each sample."""
+    """Yields the names and contents of the members of each sample."""
     names = [quote(field.name, safe="") for field in dataset.fields]
     for rows, columns in blocks(dataset):
-        for place, row in enumerate(rows.tolist()):
+        for position, row in enumerate(rows.tolist()):
             made = []
             for field, name, column in zip(dataset.fields, names, columns, strict=True):
-                suffix, content = _member(field, column, place, field.name in classes)
+                suffix, content = _member(field, column, position, field.name in classes)
                 made.append((f"{row:09d}.{name}.{suffix}", content))
             yield made
         advance(int(rows[-1]) + 1)
 
 
 def _member(field: Field, column: AnyColumn, row: int, is_class: bool) -> tuple[str, bytes]:
-    """The suffix and the content of a field of a sample."""
+    """Returns the suffix and the content of one field of a sample."""
     if isinstance(column, Ragged):
         values = column[row : row + 1].values
         if field.logical in BYTE_STRINGS:

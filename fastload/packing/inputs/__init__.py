@@ -1,1 +1,1 @@
-"""What inputs are read through: sources of parts, records, tables, images and texts."""
+"""Input readers: sources, columns, records, tables, images and text."""

@@ -1,4 +1,4 @@
-"""Arrays whose first axes are the samples: in memory, or columns that read themselves."""
+"""Inputs of arrays whose first axes are the samples: in memory, or columns read from files."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from fastload.packing.inputs.wanted import ALL, Wanted
 
 @dataclass(frozen=True)
 class ColumnsPart(Part):
-    """A range of samples of all columns."""
+    """Range of samples of all columns."""
 
     columns: tuple[Column, ...]
     start: int
@@ -54,7 +54,7 @@ class ColumnsPart(Part):
         return Rows(columns, missing=_missing(self.columns, slice(self.start, self.stop)))
 
     def stream(self, advance: Advance) -> list[AnyStreamed]:
-        """The range of each column."""
+        """Returns the range of each column, streamed if possible."""
         columns: list[AnyStreamed] = [
             column.streamed(self.start, self.stop) for column in self.columns
         ]
@@ -64,7 +64,7 @@ class ColumnsPart(Part):
 
 @dataclass(frozen=True)
 class TakenColumnsPart(Part):
-    """Samples from here and there, of all columns."""
+    """Samples of all columns at arbitrary indices."""
 
     columns: tuple[Column, ...]
     indices: Int64Array
@@ -83,51 +83,51 @@ def _missing(columns: Sequence[Column], rows: slice | Int64Array) -> dict[int, M
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnsSource(Source):
-    """Columns of equally many samples."""
+    """Source of columns with equally many samples."""
 
     columns: tuple[Column, ...]
     resources: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
     def part(self, start: int, stop: int) -> ColumnsPart:
-        """The samples [start, stop)."""
+        """Returns the samples [start, stop)."""
         return ColumnsPart(self.columns, start, stop)
 
     def take(self, indices: Int64Array) -> TakenColumnsPart:
-        """The samples at `indices`."""
+        """Returns the samples at `indices`."""
         return TakenColumnsPart(self.columns, indices)
 
     def pick(self, columns: Sequence[int]) -> ColumnsSource:
-        """The same with these columns."""
+        """Returns a source of these columns."""
         read = tuple(self.columns[number] for number in columns)
         fields = tuple(column.field for column in read)
         mean = sum(column.mean_bytes() for column in read)
         return replace(self, fields=fields, columns=read, ragged_bytes=mean)
 
     def is_copied(self) -> bool:
-        """Nearly always."""
+        """True: bytes are copied without conversion, with few exceptions."""
         return True
 
     def random_access(self) -> ColumnsSource:
-        """The same columns, those of streams loaded."""
+        """Returns a source in which columns that are streams are loaded into memory."""
         return replace(self, columns=tuple(column.loaded() for column in self.columns))
 
     def paths(self) -> Sequence[str]:
-        """The files that the columns are read from."""
+        """Returns the files of the columns."""
         return list(dict.fromkeys(path for column in self.columns for path in column.paths()))
 
     def inputs(self) -> Any:
-        """What each column says of itself."""
+        """Returns the descriptions of the columns."""
         return [column.describe() for column in self.columns]
 
     def close(self) -> None:
-        """Closes the files that columns are read from in order."""
+        """Closes the files of streamed columns."""
         self.resources.close()
 
 
 def columns_source(
     kind: str, columns: Sequence[Column], structure: Structure, *, local: bool = False
 ) -> ColumnsSource:
-    """A source of columns, numbered by the structure.
+    """Returns a source of columns, numbered by the structure.
 
     Raises:
         ValueError: the columns differ in length.
@@ -152,16 +152,16 @@ def columns_source(
 
 
 def open_arrays(arrays: Any, wanted: Wanted = ALL) -> ColumnsSource:
-    """Arrays, CPU tensors and lists of texts in memory, in dicts, lists and tuples nested freely.
+    """Opens arrays, CPU tensors and lists in memory, in nested dicts, lists and tuples.
 
-    Lists of texts, of bytes and of arrays that differ in length hold a sample in each member; so
-    do object arrays, arrays of texts or bytes and nested tensors. Other lists are containers.
+    Lists of text, bytes or arrays of unequal length, object arrays, arrays of text or bytes, and
+    nested tensors hold one sample per member. Other lists are containers.
 
     Raises:
-        TypeError: a leaf is none of these, or its dtype is not one of plain numbers.
-        ValueError: there is no array, one has no first axis, or they differ in length.
+        TypeError: a leaf has another type, or its dtype is not numeric.
+        ValueError: there is no array, an array has no first axis, or lengths differ.
     """
-    template = _hidden_lists(arrays)
+    template = _wrap_sample_lists(arrays)
     names = leaf_names(template)
     if not names:
         raise ValueError("there are no arrays to pack")
@@ -179,12 +179,12 @@ def open_arrays(arrays: Any, wanted: Wanted = ALL) -> ColumnsSource:
 
 @dataclass(frozen=True)
 class _Samples:
-    """A list that is no container."""
+    """A list whose members are samples, as opposed to a container."""
 
     values: list[Any]
 
 
-def _hidden_lists(arrays: Any) -> Any:
+def _wrap_sample_lists(arrays: Any) -> Any:
     if is_leaf(arrays):
         return arrays
     members = children(arrays)
@@ -199,7 +199,7 @@ def _hidden_lists(arrays: Any) -> Any:
         }
         if texts or (len(lengths) > 1 and -1 not in lengths):
             return _Samples(arrays)
-    return rebuild(arrays, [_hidden_lists(member) for member in members])
+    return rebuild(arrays, [_wrap_sample_lists(member) for member in members])
 
 
 def _column(name: str, leaf: Any) -> Column:
@@ -215,7 +215,7 @@ def _column(name: str, leaf: Any) -> Column:
             return _list_column(name, leaf.detach().cpu().unbind())
         leaf, dtype = tensor_array(leaf.detach().cpu().resolve_conj().resolve_neg(), name)
     if not isinstance(leaf, np.ndarray):
-        raise TypeError(f"field {name!r}: an array or tensor is needed, not {type(leaf).__name__}")
+        raise TypeError(f"field {name!r} must be an array or tensor, not {type(leaf).__name__}")
     if leaf.ndim == 0:
         raise ValueError(f"field {name!r}: an array of shape () has no sample axis")
     if leaf.dtype.kind in "OUS" and leaf.ndim == 1:
@@ -231,15 +231,17 @@ def _column(name: str, leaf: Any) -> Column:
 
 def _list_column(name: str, values: Any) -> ListColumn:
     if len(values) == 0:
-        raise ValueError(f"field {name!r}: no samples, which leaves open what they are")
+        raise ValueError(f"field {name!r}: there are no samples, so the dtype is unknown")
     indices = probed(len(values))
     leaves = [read_leaf(values[index], name, index) for index in indices]
     if all(leaf is MISSING for leaf in leaves):
-        raise ValueError(f"field {name!r}: there are no values, which leaves open what they are")
+        raise ValueError(f"field {name!r}: all values are missing, so the dtype is unknown")
     field = field_of_leaves(name, leaves, indices)
     incomplete = any(map(has_missing, values))
-    if not field.ragged and field.shape:  # of equal lengths by chance
+    if not field.ragged and field.shape:  # equal lengths are a coincidence
         field = Field(name, field.dtype, field.shape[1:], True, field.logical)
     elif not field.ragged and not incomplete:
-        raise TypeError(f"field {name!r}: dtype object, but plain numbers; give it their dtype")
+        raise TypeError(
+            f"field {name!r}: dtype object, but the values are numbers; convert it to their dtype"
+        )
     return ListColumn(field, len(values), values, mean_bytes(field, leaves), incomplete)

@@ -1,4 +1,4 @@
-"""Columns of Arrow's types as columns of fastload's fields, value for value."""
+"""Converts Arrow columns to columns of fastload's fields without changing a value."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from fastload.packing.inputs.kind import library
 from fastload.packing.inputs.source import stored
 from fastload.packing.inputs.wanted import ALL, Wanted
 
-_INDEX = re.compile(r"__index_level_([0-9]+)__")  # what pandas calls it in files
-_ENCODED = {"Image": "image", "Audio": "audio"}  # Hugging Face's features, and what they mean
-_FLOATS = {"halffloat": "float16", "float": "float32", "double": "float64"}  # Arrow's names
+_INDEX = re.compile(r"__index_level_([0-9]+)__")  # an unnamed pandas index
+_ENCODED = {"Image": "image", "Audio": "audio"}  # features of Hugging Face datasets
+_FLOATS = {"halffloat": "float16", "float": "float32", "double": "float64"}  # Arrow's type names
 
 
 NO_CLASS = -1
-"""What Hugging Face's datasets write for a sample without a label."""
+"""Class number of a sample without a label in Hugging Face datasets."""
 
 
 class ColumnError(ValueError):
-    """A value that cannot be stored; `row` is that of the batch."""
+    """Raised for a value that cannot be stored; `row` is its row in the batch."""
 
     def __init__(self, row: int, text: str) -> None:
         super().__init__(text)
@@ -37,12 +37,12 @@ class ColumnError(ValueError):
 
 @dataclass(frozen=True)
 class ArrowField:
-    """A field, and the keys that lead to it from a column on.
+    """A field and the keys of its values: a column and members of structs.
 
     Attributes:
-        keys: The column's name, then those of struct members.
-        field: What is stored.
-        classes: How many there are, if the numbers are classes.
+        keys: Name of the column, then the names of struct members.
+        field: The field as it is stored.
+        classes: Number of classes, if the numbers are classes; otherwise 0.
     """
 
     keys: tuple[str, ...]
@@ -50,10 +50,10 @@ class ArrowField:
     classes: int = 0
 
     def read(self, batch: Any) -> tuple[AnyColumn, Missing | None]:
-        """The column in a record batch, and which of its values are missing.
+        """Returns the column of a record batch and its missing values.
 
         Raises:
-            ColumnError: a value has another length, or is no class.
+            ColumnError: a list has another length, or a number is no class.
         """
         compute = library("pyarrow.compute", "parquet", "pyarrow")
         array = batch.column(self.keys[0])
@@ -63,15 +63,15 @@ class ArrowField:
         if self.classes and isinstance(column, np.ndarray) and len(column):
             bad = np.flatnonzero((column < NO_CLASS) | (column >= self.classes))
             if len(bad):
-                what = f"field {self.field.name!r}: {column[bad[0]]} is none of its classes"
-                end = f"0 to {self.classes - 1}, and not -1 for none"
-                raise ColumnError(int(bad[0]), f"{what}, {end}")
+                what = f"field {self.field.name!r}: {column[bad[0]]} is not a class number"
+                end = f"0 to {self.classes - 1}, or -1 for no class"
+                raise ColumnError(int(bad[0]), f"{what} ({end})")
         return column, missing
 
 
 @dataclass(frozen=True)
 class ArrowSchema:
-    """The fields of a table, their structure, the names of classes, and columns without a type."""
+    """Fields of a table, their structure, names of classes, and columns of null type."""
 
     fields: tuple[ArrowField, ...]
     structure: Structure
@@ -86,17 +86,17 @@ class ArrowSchema:
         ragged: Sequence[str] = (),
         wanted: Wanted = ALL,
     ) -> ArrowSchema:
-        """The fields of a pyarrow schema.
+        """Returns the fields of a pyarrow schema.
 
         Args:
-            schema: Of the table.
-            batches: Some of its rows, which tell whether lists vary in length.
-            ragged: Names of fields that vary in length, whether or not these rows do.
-            wanted: The fields that are read.
+            schema: Schema of the table.
+            batches: Some rows, which show whether lists vary in length.
+            ragged: Names of fields that are ragged even if these rows have equal lengths.
+            wanted: Fields to read.
 
         Raises:
-            TypeError: a column of a type that cannot be stored.
-            ValueError: lists vary in another axis than their first; a name is not there.
+            TypeError: a column has a type that cannot be stored.
+            ValueError: lists vary in an axis other than the first, or a field name does not exist.
         """
         features = _features(schema.metadata)
         fields: list[ArrowField] = []
@@ -112,7 +112,9 @@ class ArrowSchema:
             if types.is_struct(kind) and meaning is None:
                 names = [kind.field(n).name for n in range(kind.num_fields)]
                 if len(set(names)) < len(names) or not names:
-                    raise TypeError(f"field {'.'.join(keys)!r}: a struct of members {names}")
+                    raise TypeError(
+                        f"field {'.'.join(keys)!r}: a struct with members {names} cannot be packed"
+                    )
                 return {
                     name: visit(
                         kind.field(name),
@@ -150,7 +152,7 @@ class ArrowSchema:
 
 
 def _features(metadata: Mapping[bytes, bytes] | None) -> dict[str, dict[str, Any]]:
-    """What Hugging Face's datasets say of their columns."""
+    """Returns the features of the columns from the metadata of Hugging Face datasets."""
     try:
         found = json.loads((metadata or {})[b"huggingface"])["info"]["features"]
     except (KeyError, ValueError, TypeError):
@@ -160,14 +162,14 @@ def _features(metadata: Mapping[bytes, bytes] | None) -> dict[str, dict[str, Any
 
 
 def _plain(array: Any) -> Any:
-    """The array without a dictionary, and as what an extension stores it."""
+    """Returns the array with extension types and dictionaries replaced by their values."""
     while hasattr(array.type, "storage_type"):
         array = array.storage
     return array.dictionary_decode() if hasattr(array, "dictionary_decode") else array
 
 
 def field_names(schema: Any) -> dict[str, str]:
-    """The names of the fields by column: indices without a name have those of pandas' reset_index.
+    """Returns field names by column name; unnamed pandas indices are named as by reset_index.
 
     Example:
         >>> field_names(parquet.read_schema("a.parquet"))  # doctest: +SKIP
@@ -223,14 +225,14 @@ def _field(name: str, kind: Any, arrays: Sequence[Any], is_ragged: bool) -> Fiel
     return Field(name, dtype, tuple(shape), ragged, logical)
 
 
-def _is_untyped(types: Any, kind: Any) -> bool:  # by its type, all values are null
+def _is_untyped(types: Any, kind: Any) -> bool:
     while is_list(types, kind) or types.is_fixed_size_list(kind):
         kind = kind.value_type
     return bool(types.is_null(kind))
 
 
 def _number(name: str, kind: Any) -> tuple[str, str | None]:
-    """Dtype and meaning of a type of numbers; of a type of nulls alone, those of a guess."""
+    """Returns dtype and logical type of a numeric Arrow type; float64 for the null type."""
     types = library("pyarrow.types", "parquet", "pyarrow")
     if types.is_null(kind):
         return "float64", None
@@ -251,32 +253,32 @@ def _number(name: str, kind: Any) -> tuple[str, str | None]:
 
 
 def is_text(types: Any, kind: Any) -> bool:
-    """Whether a type of Arrow is text, in any layout; `types` is pyarrow.types."""
+    """Returns whether an Arrow type is text, in any layout; `types` is pyarrow.types."""
     view = getattr(types, "is_string_view", lambda _: False)
     return bool(types.is_string(kind) or types.is_large_string(kind) or view(kind))
 
 
 def is_bytes(types: Any, kind: Any) -> bool:
-    """Whether a type of Arrow is bytes, in any layout; `types` is pyarrow.types."""
+    """Returns whether an Arrow type is bytes, in any layout; `types` is pyarrow.types."""
     view = getattr(types, "is_binary_view", lambda _: False)
     plain = types.is_binary(kind) or types.is_large_binary(kind)
     return bool(plain or types.is_fixed_size_binary(kind) or view(kind))
 
 
 def is_list(types: Any, kind: Any) -> bool:
-    """Whether a type of Arrow is lists that may vary in length; `types` is pyarrow.types."""
+    """Returns whether an Arrow type is lists of any length; `types` is pyarrow.types."""
     return bool(types.is_list(kind) or types.is_large_list(kind))
 
 
 def _nulls(array: Any) -> Array | None:
-    """Which values are missing; None if none is."""
+    """Returns the mask of missing values; None if there are none."""
     if not array.null_count:
         return None
     return np.asarray(numbers(array.is_null()) != 0)
 
 
 def _lengths(array: Any) -> Array:
-    """The lengths of lists, 0 of missing ones."""
+    """Returns the lengths of lists; 0 for missing lists."""
     if hasattr(array.type, "list_size"):
         lengths = np.full(len(array), array.type.list_size)
     else:
@@ -307,7 +309,7 @@ def _column(array: Any, field: Field) -> tuple[AnyColumn, Missing | None]:
 
 
 def _byte_strings(array: Any, nulls: Array | None, field: Field) -> Ragged:
-    """Texts and bytes, empty ones in the place of nulls."""
+    """Returns text or bytes; missing values are empty."""
     pyarrow = library("pyarrow", "parquet")
     if pyarrow.types.is_null(array.type):
         return Ragged(np.zeros(0, np.uint8), np.zeros(len(array) + 1, np.int64))
@@ -317,8 +319,10 @@ def _byte_strings(array: Any, nulls: Array | None, field: Field) -> Ragged:
         if is_text(pyarrow.types, array.type):
             try:
                 array.validate(full=True)
-            except pyarrow.ArrowInvalid as error:  # Parquet files are read without a check
-                raise ColumnError(0, f"field {field.name!r}: from here on: {error}") from error
+            except pyarrow.ArrowInvalid as error:  # pyarrow reads Parquet text without validation
+                raise ColumnError(
+                    0, f"field {field.name!r}: invalid text in this row or a later one: {error}"
+                ) from error
             array = array.cast(pyarrow.large_string())
         array = array.cast(pyarrow.large_binary())
     if nulls is not None:
@@ -332,7 +336,7 @@ def _byte_strings(array: Any, nulls: Array | None, field: Field) -> Ragged:
 
 
 def _of_fixed_size(array: Any, nulls: Array | None) -> Ragged:
-    """What fixed_size_binary holds; pyarrow 15 crashes when it casts a part of such an array."""
+    """Returns fixed_size_binary values; pyarrow 15 crashes when it casts a slice of these."""
     width, buffer = array.type.byte_width, array.buffers()[1]
     values = np.zeros(0, np.uint8)
     if len(array) and width:
@@ -344,12 +348,12 @@ def _of_fixed_size(array: Any, nulls: Array | None) -> Ragged:
 
 
 def _values(array: Any, field: Field, shape: tuple[int, ...]) -> tuple[Array, Array | None]:
-    """The numbers of (nested) lists of fixed lengths, and which of them are missing.
+    """Returns the numbers of nested lists of fixed lengths, and the mask of missing numbers.
 
     Args:
-        array: Of the lists; the rows of errors are its rows.
-        field: What is stored.
-        shape: Of a list.
+        array: Arrow array of the lists; errors name its rows.
+        field: The field as it is stored.
+        shape: Shape of a list.
     """
     nulls = _nulls(array)
     if not shape:
@@ -360,8 +364,8 @@ def _values(array: Any, field: Field, shape: tuple[int, ...]) -> tuple[Array, Ar
         row = int(np.argmax(wrong))
         raise ColumnError(
             row,
-            f"field {field.name!r}: a list of {lengths[row]} members, where the rows that were "
-            f"looked at have {shape[0]}; --ragged (ragged=) lets the first length vary",
+            f"field {field.name!r}: a list of {lengths[row]} members, but the probed rows have "
+            f"{shape[0]}; --ragged (ragged=) lets the first length vary",
         )
     there = np.arange(len(array)) if nulls is None else np.flatnonzero(~nulls)
     try:
@@ -381,7 +385,7 @@ def _values(array: Any, field: Field, shape: tuple[int, ...]) -> tuple[Array, Ar
 
 
 def _numbers(array: Any, nulls: Array | None, field: Field) -> Array:
-    """Numbers, dates and times as they are stored; zeros in the place of nulls."""
+    """Returns numbers, dates and times as they are stored; missing values are zero."""
     pyarrow = library("pyarrow", "parquet")
     if pyarrow.types.is_null(array.type):
         return np.zeros(len(array), field.storage)
@@ -394,10 +398,10 @@ def _numbers(array: Any, nulls: Array | None, field: Field) -> Array:
 
 
 def numbers(array: Any) -> Array:
-    """Numbers as pyarrow holds them, anything for nulls; its own `to_numpy` loads pandas."""
+    """Returns the numbers of an Arrow array (nulls: any value); `to_numpy` would import pandas."""
     pyarrow = library("pyarrow", "parquet")
     dtype = dtype_of(array.type)
-    if pyarrow.types.is_boolean(array.type):  # a bit each
+    if pyarrow.types.is_boolean(array.type):  # stored as bits
         array = array.cast(pyarrow.uint8())
     _, buffer = array.buffers()
     if buffer is None:
@@ -406,10 +410,10 @@ def numbers(array: Any) -> Array:
 
 
 def dtype_of(kind: Any) -> np.dtype[Any]:
-    """The dtype of a type of numbers; with pyarrow 15 its own `to_pandas_dtype` loads pandas."""
+    """Returns the dtype of a numeric Arrow type; `to_pandas_dtype` would import pandas."""
     return np.dtype(_FLOATS.get(str(kind), str(kind)))
 
 
 def failure(path: str, what: str, error: Exception) -> FormatError:
-    """The error about a file that pyarrow cannot read."""
+    """Returns the error about a file that pyarrow cannot read."""
     return FormatError(f"{path}: {what}: {error}")

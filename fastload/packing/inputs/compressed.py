@@ -1,7 +1,7 @@
-"""Text in files that are compressed as a whole (gzip, Zstandard), by the ends of their names.
+"""Text in compressed files (gzip, Zstandard), which are detected by their suffixes.
 
-Nothing but the first byte of such a file can be entered: it is unpacked from its start on, piece by
-piece, and a thread keeps its place from one part of an input to the next.
+Such a file can only be decompressed from its start. A thread that reads several parts of an input
+keeps its decompressor between them, so that it does not start again for each part.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fastload.packing.inputs.text_encoding import as_utf8
 
 _FORMATS = {".gz": "gzip", ".zst": "Zstandard"}
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
-_EMPTY_FRAME = b"\x2a\x4d\x18"  # behind its first byte: what Zstandard skips
+_EMPTY_FRAME = b"\x2a\x4d\x18"  # bytes 1 to 3 of a skippable Zstandard frame
 _HAS_ZSTD = sys.version_info >= (3, 14)
 _HEAD_BYTES = 4
 _PACKED_BYTES = 64 << 10
@@ -29,43 +29,43 @@ _PIECE_BYTES = 256 << 10
 
 
 def is_compressed(path: str) -> bool:
-    """Whether a file is, as its name says."""
+    """Returns whether a file name has the suffix of a compressed file."""
     return suffix(path) in _FORMATS
 
 
 def plain_name(path: str) -> str:
-    """The name that a file has when it is unpacked."""
+    """Returns the file name without the suffix of a compressed file."""
     return os.path.splitext(path)[0] if is_compressed(path) else path
 
 
 def or_compressed(*suffixes: str) -> tuple[str, ...]:
-    """Suffixes, each also with those of compressed files behind it."""
+    """Returns the suffixes, each also followed by the suffixes of compressed files."""
     return tuple(name + more for more in ("", *_FORMATS) for name in suffixes)
 
 
 def text_files(inventory: Inventory) -> list[str]:
-    """The files of an input.
+    """Returns the files of an input.
 
     Raises:
-        FileNotFoundError: a folder has none.
-        FormatError: a folder has a file twice, compressed and not.
+        FileNotFoundError: the folder has no files to read.
+        FormatError: the folder has a file twice, with and without compression.
     """
     found = inventory.need_files()
     seen: dict[str, str] = {}
     for file in found:
         if (other := seen.setdefault(plain_name(file), file)) != file:
             names = " and ".join(map(os.path.basename, (other, file)))
-            raise FormatError(f"{inventory.path}: {names} would be read both; leave one of them")
+            raise FormatError(f"{inventory.path}: {names} would both be read; remove one of them")
     return found
 
 
 def is_unpacked(path: str, encoding: str | None = None) -> bool:
-    """Whether a text can only be read from its start on, by `Unpacked`."""
+    """Returns whether a text must be read from its start by `Unpacked`."""
     return encoding is not None or is_compressed(path)
 
 
 def byte_of(path: str, offset: int, encoding: str | None = None) -> str:
-    """How a place is named: offsets in files that are unpacked are those of their text."""
+    """Describes an offset; offsets in decompressed or decoded files are those of their text."""
     text = " of its text" if is_compressed(path) else ""
     return f"byte {offset}{text}" if encoding is None else f"byte {offset} of its text in UTF-8"
 
@@ -73,17 +73,17 @@ def byte_of(path: str, offset: int, encoding: str | None = None) -> str:
 def blocks(
     path: str, size_bytes: int, offset: int = 0, encoding: str | None = None
 ) -> Iterator[bytes]:
-    """The text of a file in UTF-8, in blocks of equal size; the last may be smaller.
+    """Yields the text of a file in UTF-8 in blocks of equal size; the last may be smaller.
 
     Args:
-        path: Of the file, which may be compressed.
-        size_bytes: Of a block.
-        offset: Where the first block begins.
-        encoding: Of the file; None is UTF-8, which is not checked.
+        path: Path of the file, which may be compressed.
+        size_bytes: Size of a block.
+        offset: Offset of the first block in the text.
+        encoding: Encoding of the file; None is UTF-8, which is not checked.
 
     Raises:
-        FormatError: it is damaged, or not in its encoding.
-        OSError: it cannot be read.
+        FormatError: the file is damaged, or not in its encoding.
+        OSError: the file cannot be read.
     """
     if is_unpacked(path, encoding):
         text = Unpacked(path, encoding)
@@ -98,13 +98,13 @@ def blocks(
 
 
 class Unpacked:
-    """The text in UTF-8 of a file that is compressed or in another encoding.
+    """Text in UTF-8 of a file that is compressed or has another encoding.
 
-    It is used by one thread. Reading forward costs nothing.
+    Not thread-safe. Reading backwards decompresses the file from its start again.
 
     Args:
-        path: Of the file.
-        encoding: Of the text; None is UTF-8.
+        path: Path of the file.
+        encoding: Encoding of the text; None is UTF-8.
 
     Example:
         >>> import gzip
@@ -116,36 +116,36 @@ class Unpacked:
 
     def __init__(self, path: str, encoding: str | None = None) -> None:
         self._path, self._encoding, self._key = path, encoding, (version_of(path), encoding)
-        self._pieces, self._held, self._start = _text_of(path, encoding), b"", 0
+        self._pieces, self._buffer, self._start = _text_of(path, encoding), b"", 0
 
     @classmethod
     def resumed(cls, path: str, encoding: str | None = None) -> Unpacked:
-        """What this thread left, if it is of that file; or a new one."""
+        """Returns the object that this thread left for the same file, or a new one."""
         return _half_read.take(path, (version_of(path), encoding)) or cls(path, encoding)
 
     def leave(self) -> None:
-        """Lets this thread go on here later."""
+        """Keeps this object for the next part that this thread reads."""
         _half_read.leave(self._path, self._key, self)
 
     def read(self, offset: int, size_bytes: int) -> bytes:
-        """A range of the text, of which less is there only at its end.
+        """Returns a range of the text; shorter only at the end of the text.
 
         Raises:
             FormatError: the file is damaged.
-            OSError: it cannot be read.
+            OSError: the file cannot be read.
         """
         if offset < self._start:
-            self._pieces, self._held, self._start = _text_of(self._path, self._encoding), b"", 0
+            self._pieces, self._buffer, self._start = _text_of(self._path, self._encoding), b"", 0
         found = []
         while size_bytes:
-            place = offset - self._start
-            part = self._held[place : place + size_bytes]
+            first = offset - self._start
+            part = self._buffer[first : first + size_bytes]
             found.append(part)
             offset, size_bytes = offset + len(part), size_bytes - len(part)
             if size_bytes:
                 if (following := next(self._pieces, None)) is None:
                     break
-                self._start, self._held = self._start + len(self._held), following
+                self._start, self._buffer = self._start + len(self._buffer), following
         return b"".join(found)
 
 
@@ -153,7 +153,7 @@ _half_read: HalfRead[Unpacked] = HalfRead()
 
 
 def drop_half_read(paths: Collection[str]) -> None:
-    """Closes what threads would have gone on in."""
+    """Closes the files that threads keep open between parts."""
     _half_read.drop(paths)
 
 
@@ -163,17 +163,19 @@ def _text_of(path: str, encoding: str | None) -> Iterator[bytes]:
 
 
 def _pieces(path: str) -> Iterator[bytes]:
-    """The text of all members (gzip) or frames (Zstandard) of a file."""
+    """Yields the text of all members (gzip) or frames (Zstandard) of a file."""
     is_gzip, text, members = suffix(path) == ".gz", 0, 0
-    name, (begin, failure) = _FORMATS[suffix(path)], _decompressor(is_gzip)
+    name, (new_member, failure) = _FORMATS[suffix(path)], _decompressor(is_gzip)
     with open(path, "rb", buffering=0) as file:
         packed = _Packed(path, file.fileno())
         while (head := packed.head(after_pad=is_gzip and members > 0)) or not members:
             if not (head[:2] == _GZIP if is_gzip else head == _ZSTD or head[1:] == _EMPTY_FRAME):
                 if members:
-                    raise FormatError(f"{path}: garbage behind its {name} data, at {packed.where}")
-                raise FormatError(f"{path}: no {name} file, though named so: it begins {head!r}")
-            member = begin()
+                    raise FormatError(f"{path}: garbage after its {name} data, at {packed.where}")
+                raise FormatError(
+                    f"{path}: not a {name} file despite its name: it starts with {head!r}"
+                )
+            member = new_member()
             while not member.eof:
                 wants_more = member.needs_input
                 given = packed.take() if wants_more else b""
@@ -187,25 +189,25 @@ def _pieces(path: str) -> Iterator[bytes]:
                     text += len(piece)
                     yield piece
                 elif wants_more and not given and not member.eof:
-                    raise FormatError(f"{path}: truncated: its {name} data break off at {where}")
+                    raise FormatError(f"{path}: truncated: its {name} data end at {where}")
             packed.give_back(member.unused_data)
             members += 1
 
 
 class _Packed:
-    """The bytes of a file, as they are taken. Forked processes may share its descriptor."""
+    """Sequential reader of a file's bytes; forked processes may share its descriptor."""
 
     def __init__(self, path: str, descriptor: int) -> None:
         self._path, self._descriptor = path, descriptor
-        self._ahead, self._place = b"", 0
+        self._ahead, self._offset = b"", 0
 
     @property
     def where(self) -> str:
-        """The first byte that was not taken."""
-        return f"byte {self._place}"
+        """Offset of the next byte, as text."""
+        return f"byte {self._offset}"
 
     def head(self, *, after_pad: bool) -> bytes:
-        """The next bytes, of which some remain; `after_pad` are those behind zeros."""
+        """Returns the next bytes without consuming them; `after_pad` skips zeros first."""
         while True:
             if after_pad:
                 self.give_back(self.take().lstrip(b"\0"))
@@ -214,25 +216,25 @@ class _Packed:
             self._ahead += more
 
     def take(self) -> bytes:
-        """Some bytes; none at the end."""
+        """Returns and consumes some bytes; empty at the end."""
         taken, self._ahead = self._ahead or self._read(), b""
-        self._place += len(taken)
+        self._offset += len(taken)
         return taken
 
     def give_back(self, rest: bytes) -> None:
-        """Bytes that were taken last and are not needed."""
+        """Returns unused bytes of the last `take`."""
         self._ahead = rest + self._ahead
-        self._place -= len(rest)
+        self._offset -= len(rest)
 
     def _read(self) -> bytes:
         try:
-            return os.pread(self._descriptor, _PACKED_BYTES, self._place + len(self._ahead))
+            return os.pread(self._descriptor, _PACKED_BYTES, self._offset + len(self._ahead))
         except OSError as error:
             raise OSError(error.errno, error.strerror, self._path) from error
 
 
 class _GzipMember:
-    """What zlib does with a member, with the words of other modules of Python."""
+    """zlib decompressor of one member with the interface of Python's other decompressors."""
 
     def __init__(self) -> None:
         self._inner = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
@@ -240,28 +242,28 @@ class _GzipMember:
 
     @property
     def eof(self) -> bool:
-        """Whether it is at its end, and its checksum and length were right."""
+        """True after the last byte, if checksum and length were right."""
         return self._inner.eof
 
     @property
     def needs_input(self) -> bool:
-        """Whether more can be unpacked only of more."""
+        """True if more output needs more input."""
         return not self._left
 
     @property
     def unused_data(self) -> bytes:
-        """What was given, but lies behind the end."""
+        """Input after the end of the member."""
         return self._inner.unused_data
 
-    def decompress(self, data: bytes, most: int) -> bytes:
-        """The next bytes, at most so many."""
-        made = self._inner.decompress(self._left + data, most)
+    def decompress(self, data: bytes, max_length: int) -> bytes:
+        """Returns the next bytes, at most `max_length`."""
+        made = self._inner.decompress(self._left + data, max_length)
         self._left = self._inner.unconsumed_tail
         return made
 
 
 def _decompressor(is_gzip: bool) -> tuple[Callable[[], Any], type[Exception]]:
-    """What unpacks a member or frame, and the error that it raises.
+    """Returns the decompressor class of a member or frame, and the error that it raises.
 
     Raises:
         ImportError: the package for Zstandard is not installed.

@@ -1,4 +1,4 @@
-"""What contents are by their names: images, sounds, text, numbers, JSON, arrays, else bytes."""
+"""Decodes named contents: images, sounds, text, numbers, JSON and arrays, otherwise bytes."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _SOUNDS = frozenset(["flac", "wav", "mp3", "ogg"])
 
 @dataclass(frozen=True)
 class Contents:
-    """Makes values of named contents.
+    """Decoder of named contents, such as the members of a tar file.
 
     Attributes:
-        size: (height, width) that images are resized to.
-        encoded: Images stay as they are.
-        wanted: The fields that are read.
+        size: Size that images are resized to.
+        encoded: Images keep their encoded bytes.
+        wanted: Fields to read.
     """
 
     size: images.Size | None = None
@@ -36,10 +36,10 @@ class Contents:
     wanted: Wanted = ALL
 
     def value(self, name: str, content: bytes) -> Any:
-        """The value of a content; the end of its lower-case name says of which kind it is.
+        """Returns the decoded content; the suffix of its lower-case name selects the decoder.
 
         Raises:
-            BadRecordError: the content is not what the name says.
+            BadRecordError: the content does not match the suffix.
         """
         suffix = name.rpartition(".")[2]
         if f".{suffix}" in images.SUFFIXES:
@@ -58,7 +58,7 @@ class Contents:
                 file = io.BytesIO(content)
                 array = np.load(file, allow_pickle=False)
                 if content.startswith(MAGIC, file.tell()):
-                    raise BadRecordError(f".{suffix}: there is a second array behind the first")
+                    raise BadRecordError(f".{suffix}: there is a second array after the first")
                 return array
         except BadRecordError:
             raise

@@ -1,4 +1,4 @@
-"""Tables in memory: DataFrames and Series of pandas and polars, and tables of pyarrow."""
+"""Inputs of tables in memory: DataFrames and Series of pandas and polars, tables of pyarrow."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _TABLES = {("pandas", "DataFrame"), ("polars", "DataFrame")}
 _TABLES |= {("pyarrow", "Table"), ("pyarrow", "RecordBatch")}
 _SERIES = {("pandas", "Series"), ("polars", "Series")}
 _SERIES |= {("pyarrow", "ChunkedArray"), ("pyarrow", "Array")}
-_SAMPLED_PLACES, _SAMPLED_ROWS = 8, 8
+_SAMPLED_RANGES, _SAMPLED_ROWS = 8, 8
 
 
 @dataclass(frozen=True)
 class TablePart(Part):
-    """Rows of a table of pyarrow; `rows` are their numbers."""
+    """Rows of a pyarrow table; `rows` are their numbers."""
 
     table: Any
     columns: tuple[ArrowField, ...]
@@ -35,7 +35,7 @@ class TablePart(Part):
         """Copies the rows.
 
         Raises:
-            ValueError: a value is not what the column's other values are.
+            ValueError: a value does not fit its field.
         """
         made = RowsCollector([of.field for of in self.columns], len(self.rows))
         first = 0
@@ -48,47 +48,47 @@ class TablePart(Part):
 
 @dataclass(frozen=True, kw_only=True)
 class TableSource(Source):
-    """A table of pyarrow in memory; what a ragged column takes in a sample is in `means`."""
+    """Source of a pyarrow table; `means` are the mean bytes per sample of ragged columns."""
 
     table: Any
     columns: tuple[ArrowField, ...]
     means: tuple[int, ...]
 
     def part(self, start: int, stop: int) -> TablePart:
-        """The rows [start, stop)."""
+        """Returns the rows [start, stop)."""
         return TablePart(self.table.slice(start, stop - start), self.columns, range(start, stop))
 
     def take(self, indices: Int64Array) -> TablePart:
-        """The rows at `indices`."""
+        """Returns the rows at `indices`."""
         pyarrow = library("pyarrow", "parquet")
         return TablePart(self.table.take(pyarrow.array(indices)), self.columns, indices.tolist())
 
     def pick(self, columns: Sequence[int]) -> TableSource:
-        """The same with these columns."""
+        """Returns a source of these columns."""
         read = tuple(self.columns[number] for number in columns)
         means = tuple(self.means[number] for number in columns)
         fields = tuple(of.field for of in read)
         return replace(self, fields=fields, columns=read, means=means, ragged_bytes=sum(means))
 
     def inputs(self) -> Any:
-        """Nothing: memory has no name."""
+        """Returns None: an input in memory has no name."""
         return None
 
 
 def is_frame(source: Any) -> bool:
-    """Whether it is a table or a column of a library of tables, which need not be imported."""
+    """Returns whether this is a table or column of pandas, polars or pyarrow; imports none."""
     return bool(_names(source) & (_TABLES | _SERIES))
 
 
 def is_series(source: Any) -> bool:
-    """Whether it is a column of a library of tables."""
+    """Returns whether this is a column of pandas, polars or pyarrow."""
     return bool(_names(source) & _SERIES)
 
 
 def open_frame(source: Any, wanted: Wanted = ALL) -> TableSource:
-    """The rows of a table; samples are dicts of its columns, or bare values of a Series.
+    """Opens a table; samples are dicts of its columns, or the values of a Series.
 
-    An index of pandas becomes columns, unless it only counts the rows.
+    A pandas index becomes columns, unless it is an unnamed RangeIndex.
 
     Raises:
         TypeError, ValueError: a column cannot be packed.
@@ -102,8 +102,8 @@ def open_frame(source: Any, wanted: Wanted = ALL) -> TableSource:
     else:
         table = _of_arrow(source, is_bare)
     if len(set(table.column_names)) < len(table.column_names):
-        raise TypeError(f"two columns have one name: {table.column_names}")
-    step = -(-table.num_rows // _SAMPLED_PLACES) or 1
+        raise TypeError(f"two columns have the same name: {table.column_names}")
+    step = -(-table.num_rows // _SAMPLED_RANGES) or 1
     batches = [
         (start, batch)
         for start in range(0, table.num_rows, step)
@@ -120,8 +120,8 @@ def open_frame(source: Any, wanted: Wanted = ALL) -> TableSource:
         for number, column in enumerate(read.columns):
             sizes[number] += column.values.nbytes if isinstance(column, Ragged) else 0
         for number, missing in read.missing.items():
-            place = start + int(np.argmax(missing.samples))
-            seen.setdefault(found.fields[number].field.name, f"sample {place}")
+            row = start + int(np.argmax(missing.samples))
+            seen.setdefault(found.fields[number].field.name, f"sample {row}")
     means = [size // rows for size in sizes]
     return TableSource(
         kind="table",
@@ -141,7 +141,7 @@ def open_frame(source: Any, wanted: Wanted = ALL) -> TableSource:
 
 
 def _names(source: Any) -> set[tuple[str, str]]:
-    """The packages and names of the classes that it is of."""
+    """Returns the package and the name of each class in the type's MRO."""
     return {(of.__module__.partition(".")[0], of.__name__) for of in type(source).__mro__}
 
 
@@ -155,7 +155,7 @@ def _read(columns: Sequence[ArrowField], batch: Any, rows: Sequence[int]) -> Row
 
 
 def _of_arrow(source: Any, is_bare: bool) -> Any:
-    """The table of pyarrow that a table or column of polars or pyarrow is."""
+    """Returns a table or column of polars or pyarrow as a pyarrow table."""
     pyarrow = library("pyarrow", "parquet")
     made = source.to_arrow() if hasattr(source, "to_arrow") else source
     if is_bare:
@@ -164,7 +164,7 @@ def _of_arrow(source: Any, is_bare: bool) -> Any:
 
 
 def _of_pandas(source: Any, is_bare: bool, wanted: Wanted) -> tuple[Any, list[str]]:
-    """The wanted columns in a table of pyarrow, and notices about the index."""
+    """Returns the wanted columns as a pyarrow table, and notices about the index."""
     pyarrow = library("pyarrow", "parquet")
     index = source.index
     counts = type(index).__name__ == "RangeIndex" and index.name is None
@@ -172,7 +172,7 @@ def _of_pandas(source: Any, is_bare: bool, wanted: Wanted) -> tuple[Any, list[st
     notices = []
     if not is_plain and (is_bare or counts):
         what = "Series" if is_bare else "DataFrame"
-        notices.append(f"the index of the {what} is left out; reset_index() makes a column of it")
+        notices.append(f"the index of the {what} is left out; reset_index() makes it a column")
     if is_bare:
         return pyarrow.table({BARE_NAME: _array(source, "Series")}), notices
     before = source.shape[1]
@@ -198,10 +198,12 @@ def _of_pandas(source: Any, is_bare: bool, wanted: Wanted) -> tuple[Any, list[st
 
 
 def _array(series: Any, where: str) -> Any:
-    """A column of pandas; NaN in a column of floats is a value, elsewhere it is missing."""
+    """Converts a pandas column; NaN is a value in columns of floats and missing in others."""
     pyarrow = library("pyarrow", "parquet")
-    if str(series.dtype).startswith(("period", "interval")):  # pyarrow would give bare numbers
-        raise TypeError(f"{where} ({series.dtype}) cannot be packed; make numbers or times of it")
+    if str(series.dtype).startswith(("period", "interval")):  # pyarrow would drop the unit
+        raise TypeError(
+            f"{where} ({series.dtype}) cannot be packed; convert it to numbers or times"
+        )
     try:
         if isinstance(series.dtype, np.dtype) and series.dtype.kind in "fiub":
             return pyarrow.array(np.ascontiguousarray(series.to_numpy()))

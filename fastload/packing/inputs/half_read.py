@@ -1,4 +1,4 @@
-"""What a process keeps of an input between the parts that it reads."""
+"""State of an input that a process keeps between the parts that it reads."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _Made = TypeVar("_Made")
 
 
 class latest(Generic[_Given, _Made]):
-    """Makes a function keep what it gave last, and give it again for the same arguments.
+    """Decorator that caches the last result of a function, and returns it for the same arguments.
 
-    Threads wait for the one that makes it, and the old one goes before the new one is made: an
-    LMDB environment must not be opened twice in a process.
+    Only one thread calls the function at a time; the others wait. The old result is dropped before
+    the function is called, because an LMDB environment must not be opened twice in a process.
 
     Example:
         >>> @latest
@@ -33,7 +33,7 @@ class latest(Generic[_Given, _Made]):
         os.register_at_fork(after_in_child=self._renew)
 
     def __call__(self, *args: _Given.args, **kwargs: _Given.kwargs) -> _Made:
-        """What the function gives, or gave."""
+        """Returns the cached result, computing it if the arguments differ."""
         key = args, kwargs
         with self._lock:
             if not self._kept or self._kept[0][0] != key:
@@ -42,18 +42,18 @@ class latest(Generic[_Given, _Made]):
             return self._kept[0][1]
 
     def forget(self) -> None:
-        """Lets it go."""
+        """Drops the cached result."""
         with self._lock:
             self._kept.clear()
 
     def _renew(self) -> None:
-        self._lock = threading.Lock()  # a thread of the parent may hold the other one for ever
+        self._lock = threading.Lock()  # a fork may copy a lock that is held
 
 
 class HalfRead(Generic[_Made]):
-    """What each thread has read half of a file, so that it goes on there: one at most.
+    """Partly read files, at most one per thread, which the thread continues later.
 
-    Who reads the next part of a file would have to decode it again from its start, for each part.
+    Without it, each part of a compressed file would be decoded from the start of the file.
 
     Example:
         >>> left: HalfRead[str] = HalfRead()
@@ -66,30 +66,30 @@ class HalfRead(Generic[_Made]):
         self._left: dict[int, tuple[str, object, _Made]] = {}
 
     def leave(self, path: str, key: object, made: _Made) -> None:
-        """Keeps it for this thread, which must not use it any more."""
+        """Keeps an object for this thread, which must not use it until `take`."""
         self._left[threading.get_ident()] = path, key, made
 
     def take(self, path: str, key: object) -> _Made | None:
-        """What this thread left, if it left that; nothing is left then."""
+        """Returns and removes the object of this thread if path and key match; otherwise None."""
         found = self._left.pop(threading.get_ident(), None)
         return found[2] if found is not None and found[:2] == (path, key) else None
 
     def drop(self, paths: Collection[str]) -> None:
-        """Lets go what threads have left of some files."""
+        """Drops the objects that all threads keep for some files."""
         for thread, (path, *_) in list(self._left.items()):
             if path in paths:
                 self._left.pop(thread, None)
 
 
 def version_of(path: str) -> tuple[int, int, int]:
-    """What tells a file from another one that has taken its place."""
+    """Returns inode, size in bytes and modification time, which differ if a file was replaced."""
     status = os.stat(path)
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def new_opening() -> str:
-    """A word for one opening of an input, by which a process that lives on tells it from earlier.
+    """Returns a random id of one opening of an input.
 
-    The processes of an executor may have read what was there before.
+    The processes of an executor may live on and have cached an earlier opening of the same input.
     """
     return secrets.token_hex(8)

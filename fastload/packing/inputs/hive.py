@@ -1,4 +1,4 @@
-"""Columns in the names of folders, such as `cls=0/part.parquet`, as pyarrow.dataset has them."""
+"""Hive partitions: columns in folder names, such as `cls=0/part.parquet`."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _INTEGER = re.compile(r"-?[0-9]+")
 
 @dataclass(frozen=True)
 class Partitions:
-    """The columns that the folders of an input have in their names.
+    """Columns that are encoded in the folder names of an input.
 
     Attributes:
-        root: The folder below which they lie.
-        types: Of the columns, by name in their order: "int32" if all values are such, else
+        root: Input folder.
+        types: Pairs of column name and type, in order: "int32" if all values fit, otherwise
             "string".
 
     Example:
@@ -39,10 +39,10 @@ class Partitions:
 
     @classmethod
     def of(cls, inventory: Inventory) -> Partitions:
-        """The columns of an input; none of a single file.
+        """Returns the partition columns of an input; none for a single file.
 
         Raises:
-            FormatError: a name is not UTF-8 behind its percent signs.
+            FormatError: a percent-decoded name is not UTF-8.
         """
         if not inventory.is_folder:
             return cls("", ())
@@ -58,27 +58,27 @@ class Partitions:
 
     @property
     def names(self) -> list[str]:
-        """Of the columns."""
+        """Names of the columns."""
         return [name for name, _ in self.types]
 
     def values(self, path: str) -> dict[str, str | None]:
-        """The values of the columns in a file; None where there is none."""
+        """Returns the values of the columns for a file; None for missing ones."""
         found = _values(os.path.relpath(os.path.dirname(path), self.root))
         return {name: found.get(name) for name in self.names}
 
     def added_to(
         self, reader: Reader, schema: Any, path: str, wanted: Wanted
     ) -> tuple[Reader, Any]:
-        """A reader and a schema that have these columns, too, behind those of the files.
+        """Returns a reader and a schema with the partition columns after those of the files.
 
         Args:
-            reader: Of the files.
-            schema: Their columns.
-            path: Of one of them, for messages.
-            wanted: The fields that are read.
+            reader: Reader of the files.
+            schema: Schema of the files.
+            path: Path of one file, for messages.
+            wanted: Fields to read.
 
         Raises:
-            FormatError: a column is in the files, too.
+            FormatError: a wanted column is in the files and in the folder names.
         """
         if not self.types:
             return reader, schema
@@ -87,7 +87,7 @@ class Partitions:
             if name in schema.names and wanted.enters(name):
                 raise FormatError(
                     f"{path}: the column {name!r} is in the file and in the name of its folder; "
-                    "--fields (fields=) without it leaves it out"
+                    "--fields (fields=) selects the other columns"
                 )
             if name not in schema.names:
                 schema = schema.append(pyarrow.field(name, pyarrow.type_for_alias(kind)))
@@ -97,12 +97,12 @@ class Partitions:
 
 @dataclass(frozen=True)
 class PartitionedReader(Reader):
-    """Adds the columns of folders to those of the files in them.
+    """Reader that adds partition columns to the columns of the files.
 
     Attributes:
-        inner: Reads the files.
-        partitions: The columns.
-        some: The name of a column of the files, which tells how many rows there are.
+        inner: Reader of the files.
+        partitions: The partition columns.
+        some: A column of the files, read for the number of rows if no other is needed.
     """
 
     inner: Reader
@@ -110,7 +110,7 @@ class PartitionedReader(Reader):
     some: str
 
     def batches(self, unit: Unit, start: int, each: int, columns: Sequence[str]) -> Iterator[Any]:
-        """The rows of a unit, each with the same values in the added columns."""
+        """Yields the rows of a unit, with constant values in the partition columns."""
         pyarrow = library("pyarrow", "parquet")
         values = self.partitions.values(unit.path)
         read = [name for name in columns if name not in values]
@@ -125,12 +125,12 @@ class PartitionedReader(Reader):
             yield pyarrow.RecordBatch.from_arrays(arrays, schema=schema)
 
     def where(self, unit: Unit, row: int) -> str:
-        """As the reader of the files has it."""
+        """Returns the location as the reader of the files describes it."""
         return self.inner.where(unit, row)
 
 
 def _values(folder: str) -> dict[str, str | None]:
-    """The values in the path of a folder below the input."""
+    """Returns the values in the path of a folder relative to the input."""
     found: dict[str, str | None] = {}
     for part in folder.split("/"):
         name, sign, value = part.partition("=")
@@ -140,7 +140,7 @@ def _values(folder: str) -> dict[str, str | None]:
             except UnicodeDecodeError as error:
                 raise FormatError(f"{folder}: its name is not UTF-8: {error}") from error
             if name in found:
-                raise FormatError(f"{folder}: the names of folders give {name!r} two values")
+                raise FormatError(f"{folder}: the folder names contain two values of {name!r}")
             found[name] = None if value == _NULL else value
     return found
 

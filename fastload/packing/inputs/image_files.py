@@ -1,4 +1,4 @@
-"""Files of images, read one after the other."""
+"""Reads image files one after the other."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from fastload.packing.image_headers import image_size_of
 from fastload.packing.inputs.images import BadRecordError, open_image
 from fastload.packing.inputs.source import Advance, UnstreamableError
 
-_PIECE_BYTES = 512 << 10  # which stay in the processor's cache
-_AHEAD = 8  # files that the disk is told of before they are read
-_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # opening a pipe would wait for ever
+_PIECE_BYTES = 512 << 10  # fits the CPU cache
+_AHEAD = 8  # number of files with readahead
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # without O_NONBLOCK, opening a pipe blocks
 
 
 def read_image(path: str) -> bytes:
-    """The bytes of a file.
+    """Returns the bytes of a file.
 
     Raises:
-        BadRecordError: it is a folder, a pipe or the like.
-        OSError: it cannot be read.
+        BadRecordError: the path is not a regular file.
+        OSError: the file cannot be read.
     """
     descriptor = os.open(path, _FLAGS)
     with open(descriptor, "rb", buffering=0) as file:
@@ -35,53 +35,53 @@ def read_image(path: str) -> bytes:
 def stream_images(
     paths: Sequence[str], lengths: Sequence[int], sizes: Array, advance: Advance
 ) -> Iterator[memoryview]:
-    """The bytes of files, one after the other; a piece is valid until the next one.
+    """Yields the bytes of all files in order; a piece is valid until the next one.
 
     Args:
-        paths: Of the files.
-        lengths: The bytes of each.
-        sizes: uint32 (files, 2): gets height and width of each.
-        advance: Told how many files more were read.
+        paths: Paths of the files.
+        lengths: Sizes of the files in bytes.
+        sizes: uint32 (files, 2), filled with height and width of each image.
+        advance: Called with the number of files read since the last call.
 
     Raises:
-        UnstreamableError: a file is none, no image, or of another length.
-        OSError: one cannot be read.
+        UnstreamableError: a path is not a regular file, not an image, or has another length.
+        OSError: a file cannot be read.
     """
     buffer = memoryview(bytearray(max(_PIECE_BYTES, max(lengths)) + 1))
-    filled = told = 0
+    filled = reported = 0
     with _Opened(paths) as files:
-        for place, length in enumerate(lengths):
+        for number, length in enumerate(lengths):
             if filled + length >= len(buffer):
                 yield buffer[:filled]
-                advance(place - told)
-                filled, told = 0, place
-            # A byte more than there should be, which tells that there is no more.
+                advance(number - reported)
+                filled, reported = 0, number
+            # Reads one byte more than expected, which shows if the file is longer.
             image = buffer[filled : filled + length + 1]
             if _filled(files.next(), image) != length:
-                advance(-told)
+                advance(-reported)
                 raise UnstreamableError
-            sizes[place] = size = image_size_of(image[:length])
+            sizes[number] = size = image_size_of(image[:length])
             if size == (0, 0):
                 try:
                     open_image(bytes(image[:length]))
                 except BadRecordError as error:
-                    advance(-told)
+                    advance(-reported)
                     raise UnstreamableError from error
             filled += length
     yield buffer[:filled]
-    advance(len(lengths) - told)
+    advance(len(lengths) - reported)
 
 
-def _filled(descriptor: int, room: memoryview) -> int:
-    """How many bytes were read; -1 of a folder, a pipe or the like."""
+def _filled(descriptor: int, buffer: memoryview) -> int:
+    """Returns the number of bytes read; -1 for a folder or a pipe."""
     try:
-        return os.readv(descriptor, [room])
+        return os.readv(descriptor, [buffer])
     except (IsADirectoryError, BlockingIOError):
         return -1
 
 
 class _Opened:
-    """Opens files some time before they are read, so that the disk has more than one to fetch."""
+    """Opens some files before they are read, so that the disk can read ahead."""
 
     def __init__(self, paths: Sequence[str]) -> None:
         self._remaining = iter(paths)
@@ -96,17 +96,17 @@ class _Opened:
             self._advance()
 
     def next(self) -> int:
-        """The descriptor of the next file, valid until the next call."""
+        """Returns the descriptor of the next file, valid until the next call."""
         while len(self._ahead) <= _AHEAD and (path := next(self._remaining, None)) is not None:
             descriptor = os.open(path, _FLAGS)
             self._ahead.append(descriptor)
-            with contextlib.suppress(OSError):  # of a pipe
+            with contextlib.suppress(OSError):  # pipes have no readahead
                 os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_WILLNEED)
         self._advance()
         return self._last
 
     def _advance(self) -> None:
-        """Closes the last file; the next one takes its place."""
+        """Closes the current file and moves to the next one."""
         if self._last >= 0:
             os.close(self._last)
         self._last = self._ahead.popleft() if self._ahead else -1

@@ -1,4 +1,4 @@
-"""Images as Pillow decodes them for torchvision's ImageFolder, or as the bytes of their files."""
+"""Images that Pillow decodes as torchvision's ImageFolder, or the encoded bytes of their files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fastload.packing.inputs.checks import check_counts
 from fastload.packing.inputs.kind import Option, library
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
-"""What the names of images end in."""
+"""Suffixes of image files."""
 
 RESIZE = Option(
     "resize",
@@ -26,7 +26,7 @@ RESIZE = Option(
 )
 RESIZE_SHORTER = Option(
     "resize_shorter",
-    "pixels of the shorter side of all images, of which the square in the middle is kept",
+    "pixels of the shorter side of all images; the square in the middle is kept",
     "count",
 )
 ENCODED = Option("encoded", "keep images as the bytes of their files, of any size", "flag")
@@ -37,17 +37,17 @@ ADVICE = (
     "middle, --resize HxW (resize=(H, W)) does not keep the aspect ratio, --encoded (encoded=True) "
     "keeps images as they are"
 )
-"""What to do about images of different sizes."""
+"""Advice for images of different sizes."""
 
 
 class Size(NamedTuple):
-    """What images are resized to.
+    """Size that images are resized to.
 
     Attributes:
-        height: In pixels.
-        width: In pixels.
-        is_cropped: The shorter side is resized to this size, and the square in the middle kept, as
-            `Resize(N)` and `CenterCrop(N)` of torchvision do it; else the aspect ratio changes.
+        height: Height in pixels.
+        width: Width in pixels.
+        is_cropped: The shorter side is resized to this size and the square in the middle is kept,
+            as by torchvision's `Resize(N)` and `CenterCrop(N)`. Otherwise the aspect ratio changes.
     """
 
     height: int
@@ -56,22 +56,24 @@ class Size(NamedTuple):
 
 
 class BadRecordError(Exception):
-    """What is wrong with the content of an image or record, so that it is left out."""
+    """Raised for a damaged or invalid image or record, which may be left out."""
 
 
 def size_and_shaping(
     resize: int | tuple[int, int] | None, resize_shorter: int | None, encoded: bool
 ) -> tuple[Size | None, dict[str, Any]]:
-    """The size as it is given, and the options as those that shape the output.
+    """Returns the image size, and the given options in JSON types.
 
     Raises:
         ValueError: sizes are not positive, or more than one of the options is given.
     """
     if encoded and not (resize is None and resize_shorter is None):
-        raise ValueError("encoded images are kept as they are and cannot be resized")
+        raise ValueError(
+            "encoded and resize are mutually exclusive: encoded images cannot be resized"
+        )
     if resize_shorter is not None:
         if resize is not None:
-            raise ValueError("resize and resize_shorter are two sizes: choose one")
+            raise ValueError("resize and resize_shorter are mutually exclusive; remove one")
         check_counts(resize_shorter=resize_shorter)
         return Size(resize_shorter, resize_shorter, True), {"resize_shorter": resize_shorter}
     if resize is None:
@@ -82,27 +84,27 @@ def size_and_shaping(
 
 
 def decode(content: bytes, size: Size | None) -> Array:
-    """The pixels of an image in RGB, uint8 (height, width, 3), resized if a size is given.
+    """Returns the RGB pixels of an image, uint8 (height, width, 3), resized if a size is given.
 
-    16-bit images become 8-bit ones by their upper 8 bits.
+    16-bit images keep their upper 8 bits.
 
     Raises:
-        BadRecordError: it is no image, a damaged one, or one of floats or 32-bit integers.
+        BadRecordError: the content is no image, is damaged, or has floats or 32-bit integers.
     """
     return pixels_of(open_image(content), size)
 
 
 def pixels_of(image: Any, size: Size | None) -> Array:
-    """The same of an image that is open.
+    """Returns the RGB pixels of an opened Pillow image, as `decode` does.
 
     Raises:
-        BadRecordError: it is damaged.
+        BadRecordError: the image is damaged.
     """
     try:
         image = in_8_bits(image).convert("RGB")
         if size is not None:
             image = _resized(image, size)
-    except Exception as error:  # decoders raise nearly everything
+    except Exception as error:  # decoders raise all types of exceptions
         raise BadRecordError(_reason(error)) from error
     return np.asarray(image)
 
@@ -119,10 +121,10 @@ def _resized(image: Any, size: Size) -> Any:
 
 
 def open_image(content: bytes) -> Any:
-    """The image with its header read, whatever the suffix of its file says.
+    """Opens an image and reads its header; the file suffix is not used.
 
     Raises:
-        BadRecordError: it is no image.
+        BadRecordError: the content is no image.
     """
     if not content:
         raise BadRecordError("empty file")
@@ -136,33 +138,33 @@ def open_image(content: bytes) -> Any:
 
 
 def ppm(pixels: Array) -> bytes:
-    """An image file that holds uint8 (height, width, 3) as they are, and opens everywhere."""
+    """Returns a PPM file with unchanged pixels, uint8 (height, width, 3)."""
     height, width, _ = pixels.shape
     return b"P6 %d %d 255\n" % (width, height) + pixels.tobytes()
 
 
 def check_image(content: bytes) -> None:
-    """Raises BadRecordError unless the bytes begin like an image."""
+    """Raises BadRecordError unless the bytes start like an image."""
     if image_size_of(content) == (0, 0):
         open_image(content)
 
 
 def unequal(a: tuple[str, int, int], b: tuple[str, int, int]) -> FormatError:
-    """The error about two images, each with its height and width."""
+    """Returns the error about two images of different sizes, each (path, height, width)."""
     sizes = " and ".join(f"{path} is {height}x{width}" for path, height, width in (a, b))
     return FormatError(f"images differ in size: {sizes} (height x width); {ADVICE}")
 
 
 def pillow() -> ModuleType:
-    """The module that reads images.
+    """Returns Pillow's module `PIL.Image`.
 
     Raises:
-        ImportError: it is not installed.
+        ImportError: Pillow is not installed.
     """
     return library("PIL.Image", "images", "pillow")
 
 
 def _reason(error: Exception) -> str:
-    # Without addresses of objects, which change from run to run.
+    # Object addresses are removed, because they differ between runs.
     text = re.sub(r"<[^<>]* at 0x[0-9a-f]+>", "file", str(error))
     return text or type(error).__name__

@@ -1,7 +1,7 @@
-"""What an input holds, and how each entry is handled: read, refused or left over.
+"""Inventory of an input: which entries are read, refused or left over.
 
-One rule for all kinds of input: no file, link or archive member is skipped silently. An entry whose
-name the chosen kind reads is read or refused; all others are reported with a reason.
+No input kind skips a file, link or archive member silently. An entry whose name matches the chosen
+kind is read or refused; all other entries are reported with a reason.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ HIDDEN = "hidden, or a file of the operating system"
 IGNORED = "named by --ignore"
 _EXCUSED = (HIDDEN, IGNORED)
 _START_BYTES = 512
-_SHOWN = 3
+_SHOWN = 3  # paths in a message
 
 
 @dataclass(frozen=True)
 class Names:
-    """The names of the files that a kind reads in a folder, in any case.
+    """File names that a kind reads in a folder, compared in lower case.
 
     Attributes:
-        suffixes: What names end in.
+        suffixes: Suffixes of names.
         names: Whole names.
-        infix: What names contain.
-        companions: Names of files that belong to such an input and hold no samples.
-        nested: Files in subfolders are read, too; else they are refused.
+        infix: Text that names contain.
+        companions: Names of files that belong to such an input but hold no samples.
+        nested: Files in subfolders are read, too; otherwise they are refused.
 
     Example:
         >>> Names((".csv",)).match("sub/A.CSV")
@@ -58,7 +58,7 @@ class Names:
     nested: bool = True
 
     def match(self, path: str) -> bool:
-        """Whether the kind reads a file of this path."""
+        """Returns whether the kind reads a file of this path."""
         name = path.rpartition("/")[2].lower()
         is_named = name in self.names or (bool(self.infix) and self.infix in name)
         return is_named or (bool(self.suffixes) and name.endswith(self.suffixes))
@@ -71,25 +71,25 @@ NO_NAMES = Names()
 
 
 class Inventory:
-    """A file, or a folder with all that is in it, found by one walk.
+    """A file, or a folder with all its entries, found by one walk.
 
-    The kind that reads the input is given `files` and reads all of them, unless it says by `leave`
-    or `refuse` what it does not read. `leftovers` accounts for the rest.
+    The kind that reads the input reads all of `files`, except those that it passes to `leave` or
+    `refuse`. `leftovers` returns all other entries.
 
     Args:
-        path: Absolute.
-        given: The options that were given.
-        ignore: Patterns of entries that are left out, as --ignore takes them.
+        path: Absolute path of the file or folder.
+        given: Options of the user.
+        ignore: Patterns of entries that are left out, as for --ignore.
 
     Attributes:
-        path: Of the file or folder.
-        given: The options that were given.
-        is_folder: Whether it is a folder.
-        chosen: The paths below the folder that the chosen kind reads, in no order; set by `choose`.
+        path: Absolute path of the file or folder.
+        given: Options of the user.
+        is_folder: True for a folder.
+        chosen: Paths below the folder that the chosen kind reads, unordered; set by `choose`.
 
     Raises:
-        OSError: there is no such path, or it cannot be read.
-        FormatError: it is a pipe, a socket or a device.
+        OSError: the path does not exist or cannot be read.
+        FormatError: the path is a pipe, a socket or a device.
 
     Example:
         >>> os.makedirs("d", exist_ok=True)
@@ -136,11 +136,11 @@ class Inventory:
             folder for of in entries if of.path in kept and (folder := packed_folder(of))
         ]
 
-    # --- What is there ------------------------------------------------------------------------
+    # --- Entries ------------------------------------------------------------------------------
 
     @functools.cached_property
     def start(self) -> bytes:
-        """The first bytes of a file; none of a folder."""
+        """First 512 bytes of a file; empty for a folder."""
         if self.is_folder:
             return b""
         with open(self.path, "rb") as file:
@@ -148,12 +148,12 @@ class Inventory:
 
     @property
     def root(self) -> str:
-        """The folder that paths lie below: the input, or the folder of the file."""
+        """Folder that paths are relative to: the input, or the folder of the file."""
         return self.path if self.is_folder else os.path.dirname(self.path)
 
     @functools.cached_property
     def folders(self) -> list[str]:
-        """The names of the visible folders in the folder that hold, or might hold, entries."""
+        """Names of the visible folders in the folder, except those with only ignored entries."""
         ignored = {os.path.dirname(entry.path) for entry in self._excluded}
         kept = {entry.path.split("/")[0] for entry in self._entries}
         above = {entry.path for entry in self._entries if entry.what}
@@ -162,41 +162,41 @@ class Inventory:
 
     @functools.cached_property
     def paths(self) -> frozenset[str]:
-        """The paths of all visible entries below the folder."""
+        """Paths of all visible entries below the folder."""
         return frozenset(entry.path for entry in self._entries)
 
     @functools.cached_property
     def ignored(self) -> frozenset[str]:
-        """The paths of the visible entries that `ignore` names."""
+        """Paths of the visible entries that match `ignore`."""
         return frozenset(entry.path for entry in self._excluded)
 
     @functools.cached_property
     def broken(self) -> list[str]:
-        """The paths of visible links whose targets cannot be resolved."""
+        """Paths of visible links whose targets cannot be resolved."""
         return [entry.path for entry in self._entries if entry.what.startswith(BROKEN_LINK)]
 
     @property
     def total(self) -> int:
-        """All entries of the folder, hidden ones included."""
+        """Number of all entries of the folder, including hidden ones."""
         others = (self._hidden, self._excluded, self._packed)
         return len(self._entries) + sum(map(len, others))
 
     def holds(self, *suffixes: str) -> bool:
-        """Whether the file, or a visible entry of the folder, has one of the suffixes."""
+        """Returns whether the file, or a visible entry of the folder, has one of the suffixes."""
         if not self.is_folder:
             return self.path.lower().endswith(suffixes)
         return any(entry.path.lower().endswith(suffixes) for entry in self._entries)
 
     def absolute(self, path: str) -> str:
-        """The absolute path of an entry."""
+        """Returns the absolute path of an entry."""
         return os.path.join(self.path, path)
 
     def below(self, path: str) -> str:
-        """The path of a file below the folder; of a single file, its name."""
+        """Returns the path of a file relative to the folder; for a single file, its name."""
         return os.path.relpath(path, self.path) if self.is_folder else os.path.basename(path)
 
     def count(self, kinds: Mapping[str, Names]) -> dict[str, tuple[int, str]]:
-        """For each kind that reads an entry by its name: how many it reads, and the first."""
+        """Returns, for each kind that matches entries, their number and the first entry."""
         matches = _matcher(kinds)
         found: dict[str, tuple[int, str]] = {}
         for entry in self._entries:
@@ -205,14 +205,14 @@ class Inventory:
                 found[kind] = count + 1, min(first, entry.path)
         return found
 
-    # --- What becomes of it -------------------------------------------------------------------
+    # --- How entries are handled --------------------------------------------------------------
 
     def choose(self, kind: str, names: Names) -> None:
         """Sets `files` for the kind that reads the input.
 
         Raises:
-            FormatError: an entry that it would read by its name cannot be read, or it would read
-                files of packed datasets, or nothing but these is there.
+            FormatError: an entry with a matching name cannot be read; or the kind would read files
+                of a packed dataset; or the folder holds only packed datasets.
         """
         self._kind, self._names = kind, names
         if not self.is_folder:
@@ -240,23 +240,23 @@ class Inventory:
 
     @property
     def files(self) -> list[str]:
-        """The absolute paths that the chosen kind reads, in natural order."""
+        """Absolute paths of the files that the chosen kind reads, in natural order."""
         if not self.is_folder:
             return [self.path]
         return list(map(self.absolute, sorted(self.chosen, key=sort_key)))
 
     def need_files(self) -> list[str]:
-        """The files.
+        """Returns the files.
 
         Raises:
-            FileNotFoundError: there are none.
+            FileNotFoundError: the folder has no files for the chosen kind.
         """
         if self.is_folder and not self.chosen:
             raise FileNotFoundError(f"{self.path}: no {self._names} files in this folder")
         return self.files
 
     def refuse_packed(self) -> None:
-        """Raises FormatError if there are packed datasets below the folder."""
+        """Raises FormatError if the folder contains packed datasets."""
         check_not_above(self.path, self._packed_folders)
 
     def need_folder(self) -> None:
@@ -268,14 +268,14 @@ class Inventory:
         """Raises FormatError if the files lie in folders such as train and val.
 
         Args:
-            advice: What else the user may do.
+            advice: Another option for the user, added to the message.
         """
         above, found = find_splits(self.chosen)
         if found:
             raise self.splits_error([os.path.join(above, name) for name in found], advice)
 
     def splits_error(self, found: Sequence[str], advice: str = "") -> FormatError:
-        """The error about folders that are splits of a dataset, given by their paths."""
+        """Returns the error about folders that are splits of a dataset, given by their paths."""
         first, second = self.absolute(found[0]), self.absolute(found[-1])
         name = os.path.basename(second)
         more = f", then append {second} with --split {name}" if len(found) > 1 else ""
@@ -286,15 +286,15 @@ class Inventory:
         )
 
     def leave(self, path: str, reason: str) -> None:
-        """Notes that an entry, or a member of an archive, is not read."""
+        """Records that an entry, or a member of an archive, is not read."""
         match, name = self._patterns.match, path.rpartition(": ")[2]
         self._note(path, IGNORED if match(path) or match(name) else reason)
 
     def not_read(self, paths: Sequence[str], reason: str) -> None:
-        """Takes files out of `files`, and notes why they are not read.
+        """Removes files from `files` and records why they are not read.
 
         Args:
-            paths: Below the folder.
+            paths: Paths relative to the folder.
             reason: As for `leave`.
         """
         gone = set(paths)
@@ -303,19 +303,19 @@ class Inventory:
             self._note(path, reason)
 
     def also_read(self, paths: Iterable[str]) -> None:
-        """Notes that the kind reads more entries than those of such names.
+        """Records that the kind reads entries whose names do not match.
 
         Args:
-            paths: Below the folder; others are passed over.
+            paths: Paths relative to the folder; others are ignored.
         """
         self._also_read.update(paths)
 
     def refuse(self, paths: Collection[str], why: str) -> None:
-        """Raises FormatError if there are entries that the kind should read, and cannot.
+        """Raises FormatError if there are entries that the kind should read but cannot.
 
         Args:
-            paths: Below the folder.
-            why: They are not read.
+            paths: Paths relative to the folder.
+            why: Reason why they are not read.
         """
         if paths:
             first = self.absolute(min(paths))
@@ -326,7 +326,7 @@ class Inventory:
             )
 
     def leftovers(self) -> tuple[Leftover, ...]:
-        """All that is not read: a reason, a count and some paths each."""
+        """Returns the entries that are not read: for each reason a count and some paths."""
         read = self._also_read
         names = self._names
         others = [of for of in self._entries if not names.match(of.path)]
@@ -343,9 +343,9 @@ class Inventory:
         return tuple(Leftover(reason, n, tuple(paths)) for reason, (n, paths) in noted)
 
     def notices(self) -> list[str]:
-        """What the user should know about the patterns of --ignore."""
+        """Returns notices about patterns of --ignore that match nothing."""
         return [
-            f"--ignore {text} (ignore=) matches nothing; paths begin below the input folder"
+            f"--ignore {text} (ignore=) matches nothing; paths are relative to the input folder"
             for text in self._patterns.unused
         ]
 
@@ -357,7 +357,7 @@ class Inventory:
 
 
 def check_strict(leftovers: Sequence[Leftover]) -> None:
-    """Raises FormatError if anything is left over but hidden and ignored entries."""
+    """Raises FormatError if there are leftovers other than hidden and ignored entries."""
     left = [of for of in leftovers if of.reason not in _EXCUSED]
     if left:
         number = sum(of.count for of in left)
@@ -366,7 +366,7 @@ def check_strict(leftovers: Sequence[Leftover]) -> None:
         reasons = "; ".join(f"{of.reason}: {', '.join(of.paths[:_SHOWN])}" for of in left)
         raise FormatError(
             f"strict: {count} of the input {verb} not read: {reasons}; "
-            "--ignore GLOB (ignore=) names what may be left out"
+            "--ignore GLOB (ignore=) leaves entries out"
         )
 
 
@@ -375,7 +375,7 @@ def _is_within(name: str, ignored: Collection[str]) -> bool:
 
 
 class _Patterns:
-    """Patterns as --ignore takes them: of a path, its name, or a folder above it."""
+    """Patterns of --ignore, which match a path, a name, or a folder above it."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         pairs = ((text, text.removeprefix("./").rstrip("/")) for text in texts)
@@ -384,11 +384,11 @@ class _Patterns:
 
     @property
     def unused(self) -> list[str]:
-        """Those that matched nothing so far."""
+        """Patterns that have matched nothing so far."""
         return list(self._unused)
 
     def match(self, path: str) -> bool:
-        """Whether one of them matches."""
+        """Returns whether a pattern matches."""
         parts = path.split("/")
         names = [*parts, *("/".join(parts[:end]) for end in range(2, len(parts) + 1))]
         if not any(map(self._any.match, names)):
@@ -400,7 +400,7 @@ class _Patterns:
 
 
 def _matcher(kinds: Mapping[str, Names]) -> Callable[[str], Sequence[str]]:
-    """The kinds that read a name; asked once for names that end alike."""
+    """Returns a function from a name to the kinds that read it, cached by suffix."""
     exact = {name for names in kinds.values() for name in names.names}
     infixes = [names.infix for names in kinds.values() if names.infix]
     known: dict[str, list[str]] = {}

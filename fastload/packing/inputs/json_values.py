@@ -1,4 +1,4 @@
-"""JSON as samples: lists of numbers are arrays, nothing is changed on the way."""
+"""Parses JSON samples; lists of numbers become arrays, and no value changes."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from fastload.packing.inputs.images import BadRecordError
 from fastload.packing.inputs.leaves import read_leaf
 from fastload.packing.inputs.wanted import ALL, Wanted
 
-# All numbers that float64 may not hold have an exponent of three digits, 16 digits in front of the
-# point, or very many behind it.
+# Every number that float64 may not represent has an exponent of three digits, 16 digits before the
+# point, or hundreds after it.
 _SUSPECT = re.compile(
     rb"[0-9](?:[eE][-+]?[0-9]{3}|(?<![0-9.][0-9])[0-9]{15}|[0-9]{299})",
 )
 
 
 def parse_json(content: bytes, wanted: Wanted = ALL, name: str = "") -> Any:
-    """The value of a text in JSON, lists of numbers as leaves.
+    """Parses a JSON text; lists of numbers become leaves.
 
     Args:
-        content: The text.
-        wanted: The fields that are read.
-        name: Of the value, if it is a member of a larger sample.
+        content: JSON text in UTF-8.
+        wanted: Fields to read.
+        name: Name of the value, if it is a member of a larger sample.
 
     Raises:
-        BadRecordError: it is not JSON.
-        ValueError, TypeError: a list is none of numbers of one kind and shape, or a number is none
-            that float64 holds.
-        KeyError: a wanted field is not there.
+        BadRecordError: the content is not JSON.
+        ValueError, TypeError: a list does not hold numbers of one type and shape, or float64 cannot
+            represent a number.
+        KeyError: a wanted field does not exist.
     """
     parse = ChangedNumber.parsed if _SUSPECT.search(content) else None
     try:
@@ -39,14 +39,14 @@ def parse_json(content: bytes, wanted: Wanted = ALL, name: str = "") -> Any:
         value = json.loads(text, object_pairs_hook=_unique, parse_float=parse)
     except (ValueError, RecursionError) as error:
         what = str(error)
-        if isinstance(error, json.JSONDecodeError):  # its line would be that in this text
+        if isinstance(error, json.JSONDecodeError):  # its line number counts within this text only
             what = f"{error.msg} (character {error.pos})"
         raise BadRecordError(f"not JSON: {what}") from error
     return _with_arrays(wanted.prune(value, name), name or "data")
 
 
 _REPEATED = object()
-"""The value of a key that appears twice, which is an error if it is wanted."""
+"""Value of a key that appears twice, which raises if the key is wanted."""
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a kind of input is: how it is known, which options it takes, what it needs, how it opens."""
+"""Descriptions of input kinds: detection, options, packages, and how to open an input."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from fastload.packing.inputs.source import Source
 
 @dataclass(frozen=True)
 class Option:
-    """An option of kinds: a keyword of `pack`, and `--like-this` on the command line.
+    """An option of input kinds: a keyword of `pack`, and `--like-this` on the command line.
 
     Attributes:
-        name: Of the keyword.
-        help: What it does.
+        name: Name of the keyword.
+        help: Help text.
         value: "flag", "text", "count", "shape", "size" (height, width), "names" or "pairs".
     """
 
@@ -28,14 +28,12 @@ class Option:
 
 DTYPE = Option(
     "dtype",
-    "of the numbers of a raw file ('>i4': big-endian), of tokens, or of .npy arrays of ml_dtypes",
+    "dtype of a raw file ('>i4' is big-endian), of tokens, or of .npy arrays of ml_dtypes",
 )
-ENCODING = Option("encoding", "of text that is not UTF-8, such as latin-1 or utf-16")
-DTYPES = Option("dtypes", "what numbers are stored as, by field, such as x=float32", "pairs")
-VOCAB_SIZE = Option(
-    "vocab_size", "every number is a token id in [0, N), or it is an error with its place", "count"
-)
-RAGGED = Option("ragged", "fields that vary in length, though the first samples do not", "names")
+ENCODING = Option("encoding", "encoding of text that is not UTF-8, such as latin-1 or utf-16")
+DTYPES = Option("dtypes", "dtypes that fields are read as, such as x=float32", "pairs")
+VOCAB_SIZE = Option("vocab_size", "check that every number is a token id in [0, N)", "count")
+RAGGED = Option("ragged", "fields that vary in length, even if the first samples do not", "names")
 
 
 _PIP_NAMES = {"PIL": "pillow"}
@@ -43,20 +41,20 @@ _PIP_NAMES = {"PIL": "pillow"}
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of input.
+    """An input kind.
 
     Attributes:
-        name: For `--from`.
-        reads: What it is, in a few words.
-        open: Called with the inventory of the input and, by name, the options that were given and
-            `wanted`: the fields that are read. It reads all of the inventory's `files`, or says
-            what it does not read. A source whose bad records can be left out takes `strict`.
-        detects: Whether a file is of this kind, or a folder that holds files of such `names`;
-            those of `KINDS` are asked in turn.
-        options: It takes, beside `strict`.
-        packages: That read it, beside numpy, as they are imported.
-        extra: The one that installs them with fastload.
-        names: Of the files that it reads in a folder; none if it reads single files only.
+        name: Value of `--from`.
+        reads: Short description of the input.
+        open: Called with the inventory of the input and, as keywords, the given options and
+            `wanted`, the fields to read. The function reads all of the inventory's `files`, or
+            records those that it does not read. If bad records can be left out, it takes `strict`.
+        detects: Returns whether a file, or a folder with files of such `names`, is of this kind.
+            The kinds in `KINDS` are tried in order.
+        options: Options of the kind, in addition to `strict`.
+        packages: Import names of the packages that read it, in addition to numpy.
+        extra: Extra of fastload that installs these packages.
+        names: Names of the files that it reads in a folder; none if it reads only single files.
 
     Example:
         >>> [option.name for option in kind_named("raw").options]  # doctest: +SKIP
@@ -74,20 +72,20 @@ class Kind:
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """The names of its packages for pip."""
+        """Names of its packages on PyPI."""
         return tuple(_PIP_NAMES.get(name, name) for name in self.packages)
 
 
 def library(name: str, extra: str, package: str = "") -> ModuleType:
-    """A module of a package that is not installed with fastload.
+    """Imports and returns a module of an optional package.
 
     Args:
-        name: Of the module.
-        extra: The one that installs the package with fastload.
-        package: Its name for pip, if it is not that of the module.
+        name: Name of the module.
+        extra: Extra of fastload that installs the package.
+        package: Name of the package on PyPI, if it differs from the module.
 
     Raises:
-        ImportError: it is not there; the message says how to get it.
+        ImportError: the package is not installed; the message names the command that installs it.
     """
     try:
         importlib.import_module(name.partition(".")[0])
@@ -95,6 +93,6 @@ def library(name: str, extra: str, package: str = "") -> ModuleType:
     except ImportError as error:
         package = package or name.partition(".")[0]
         raise ImportError(
-            f"this input is read by {package}, which is not installed: "
+            f"{package} reads this input and is not installed: "
             f"pip install {package} (or, in fastload's folder, pip install '.[{extra}]')"
         ) from error

@@ -1,4 +1,4 @@
-"""What a leaf of a sample is: numbers of one shape, or text, bytes and numbers of any length."""
+"""Leaves of samples: numbers of one shape, or text, bytes and lists of numbers of any length."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from fastload.packing.inputs.exact import ChangedNumber
 
 _SCALARS = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
 _IMAGE_MODES = ("L", "RGB", "RGBA")
-LEFT_OPEN = ""
-"""The dtype of a list without values."""
+NO_DTYPE = ""
+"""Dtype of a list without values, which fits every dtype."""
 BEYOND_INT64 = "integer"
-"""The dtype of Python integers that only uint64 holds, unless an option names uint64."""
+"""Dtype of Python integers that fit only uint64, unless an option selects uint64."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,11 +28,12 @@ class Leaf:
     """A leaf as it will be stored.
 
     Attributes:
-        content: The bytes of a text or bytes, else an array.
-        dtype: Its name; empty for a list without values, which is of every dtype; "integer" for
-            integers that only uint64 holds, where no option names it.
+        content: Bytes for text and bytes, otherwise an array.
+        dtype: Name of the dtype; NO_DTYPE for a list without values; BEYOND_INT64 for integers that
+            fit only uint64, unless an option selects uint64.
         logical: As in `Field`.
-        missing: bools like the content, zero where they are: the numbers that are missing.
+        missing: bool mask of missing numbers with the shape of the content, which is zero there;
+            None if no number is missing.
     """
 
     content: bytes | Array
@@ -42,7 +43,7 @@ class Leaf:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the array; `(length,)` of bytes."""
+        """Shape of the array; `(length,)` for bytes."""
         return (len(self.content),) if isinstance(self.content, bytes) else self.content.shape
 
     def __str__(self) -> str:
@@ -51,12 +52,12 @@ class Leaf:
 
 _TIMES = (np.datetime64, np.timedelta64)
 
-MISSING = Leaf(b"", LEFT_OPEN)
-"""A leaf of which nothing is there."""
+MISSING = Leaf(b"", NO_DTYPE)
+"""A leaf that is missing as a whole."""
 
 
 def is_missing(value: Any) -> bool:
-    """Whether a value of a sample says that there is none: None, a masked one, pandas' NA and NaT.
+    """Returns whether a value is missing: None, masked, or pandas' NA and NaT.
 
     Example:
         >>> is_missing(None), is_missing(np.ma.masked), is_missing(float("nan"))
@@ -67,7 +68,7 @@ def is_missing(value: Any) -> bool:
 
 
 def has_missing(value: Any) -> bool:
-    """Whether a value is missing, or some of the numbers in it."""
+    """Returns whether a value, or a number in it, is missing."""
     if type(value) is list:
         return any(map(has_missing, value))
     if isinstance(value, np.ma.MaskedArray):
@@ -76,29 +77,29 @@ def has_missing(value: Any) -> bool:
 
 
 def _is_bare_nat(value: Any) -> bool:
-    """Whether a time is NaT without a unit, `np.datetime64("NaT")`; others tell their dtype."""
+    """Returns whether a time is NaT without a unit, which has no storable dtype."""
     return bool(np.isnat(value)) and np.datetime_data(value.dtype)[0] == "generic"
 
 
 def _is_none(kind: type) -> bool:
-    """Whether the values of a type are missing ones."""
+    """Returns whether all values of a type are missing."""
     if kind is type(None) or kind is type(np.ma.masked):
         return True
     return kind.__name__ in ("NAType", "NaTType") and kind.__module__.startswith("pandas.")
 
 
 def read_leaf(value: Any, name: str, index: int | None = None) -> Leaf:
-    """What a leaf holds.
+    """Converts a value to a leaf.
 
     Args:
-        value: Text, bytes, a number, an array, a CPU tensor, a Pillow image, a list of numbers,
-            nothing (`is_missing`) or what is a `Leaf` already.
-        name: Of the field, for errors.
-        index: Of the sample, for errors; None where the caller names it.
+        value: Text, bytes, a number, an array, a CPU tensor, a Pillow image, a list of numbers, a
+            missing value (`is_missing`), or a `Leaf`.
+        name: Name of the field, for errors.
+        index: Number of the sample, for errors; None if the caller adds it.
 
     Raises:
-        TypeError: it is nothing that can be packed.
-        ValueError: text that is not valid, or a number that is too large.
+        TypeError: the value has a type that cannot be packed.
+        ValueError: the text is not valid Unicode, or a number is too large.
     """
     where = f"field {name!r}" if index is None else f"sample {index}: field {name!r}"
     if isinstance(value, str):
@@ -119,7 +120,7 @@ def read_leaf(value: Any, name: str, index: int | None = None) -> Leaf:
         return _read_list(value, where)
     if type(value) is int and not -(2**63) <= value < 2**63:
         if not 0 <= value < 2**64:
-            raise ValueError(f"{where}: {value} exceeds int64, and uint64")
+            raise ValueError(f"{where}: {value} exceeds int64 and uint64")
         return Leaf(np.array(value, np.uint64), BEYOND_INT64)
     if isinstance(value, np.ma.MaskedArray):
         leaf = read_leaf(value.filled(value.dtype.type(0)), name, index)
@@ -130,7 +131,7 @@ def read_leaf(value: Any, name: str, index: int | None = None) -> Leaf:
     if kind is None:
         raise TypeError(
             f"{where}: dtype {described(array.dtype)} cannot be packed; "
-            "plain numbers, and dates with a unit, can"
+            "numbers, and dates with a unit, can"
         )
     array = np.asarray(array, array.dtype.newbyteorder("="), order="C")
     if kind[1] is not None:
@@ -146,7 +147,7 @@ def _read_list(value: list[Any], where: str) -> Leaf:
     try:
         if some_missing:
             known = next((of for of in members if not is_missing(of)), 0.0)
-            # A zero of their kind, so that the others stay what they are.
+            # A zero of their dtype, so that the dtype of the other numbers does not change.
             zero = np.zeros((), np.asarray(known).dtype)[()]
             mask = np.array(_mapped(value, is_missing))
             value = _mapped(value, lambda of: zero if is_missing(of) else of)
@@ -154,10 +155,10 @@ def _read_list(value: list[Any], where: str) -> Leaf:
         beyond = kinds == {int} and array.dtype.kind != "i"
         if beyond:
             if any(of < 0 for of in members if not is_missing(of)):
-                raise ValueError("integers that no dtype holds all of")
+                raise ValueError("no dtype can represent all of its integers")
             array = np.array(value, np.uint64)
     except (ValueError, TypeError, RuntimeError, OverflowError) as error:
-        reason = f"a list of unequal or other members: {error}"
+        reason = f"a list whose members differ in shape or type: {error}"
         raise ValueError(f"{where}: {reason}") from error
     kind = number_kind(array.dtype)
     if kind is None or kind[1] is not None:
@@ -169,11 +170,11 @@ def _read_list(value: list[Any], where: str) -> Leaf:
     if known:
         _check_members(known, kind[0], where)
     dtype = BEYOND_INT64 if beyond else kind[0]
-    return Leaf(as_stored(array), dtype if known else LEFT_OPEN, missing=mask)
+    return Leaf(as_stored(array), dtype if known else NO_DTYPE, missing=mask)
 
 
 def _flat(value: list[Any]) -> Iterator[Any]:
-    """The members of lists in lists."""
+    """Yields the members of nested lists."""
     for member in value:
         if type(member) is list:
             yield from _flat(member)
@@ -182,28 +183,28 @@ def _flat(value: list[Any]) -> Iterator[Any]:
 
 
 def _mapped(value: list[Any], function: Callable[[Any], Any]) -> list[Any]:
-    """The lists in lists with `function(member)` for each member."""
+    """Returns the nested lists with `function(member)` in place of each member."""
     return [_mapped(of, function) if type(of) is list else function(of) for of in value]
 
 
 def _check_members(numbers: Sequence[Any], dtype: str, where: str) -> None:
-    """Raises ValueError for numbers of Python that the dtype of their list does not hold."""
+    """Raises ValueError for Python numbers that the dtype of their list cannot represent."""
     kinds = set(map(type, numbers))
     if bool in kinds and len(kinds) > 1:
-        raise ValueError(f"{where}: true and false among numbers")
+        raise ValueError(f"{where}: a list of bools and numbers")
     if ChangedNumber in kinds:
         first = next(number for number in numbers if type(number) is ChangedNumber)
         raise ValueError(f"{where}: {first.text} {first.reason}")
     if int not in kinds or not dtype.startswith("float"):
         return
     if kinds == {int}:
-        raise ValueError(f"{where}: integers that no dtype holds all of")
+        raise ValueError(f"{where}: no dtype can represent all of its integers")
     if not all(type(number) is not int or int(float(number)) == number for number in numbers):
-        raise ValueError(f"{where}: an integer among floats that float64 does not hold")
+        raise ValueError(f"{where}: a list of floats with an integer that float64 cannot represent")
 
 
 def _array(leaf: Any, name: str, where: str) -> tuple[Array, str | None]:
-    """The leaf as an array, and its dtype where numpy has no name for it."""
+    """Returns the leaf as an array, and its dtype if numpy has no such dtype."""
     if (scalar := _SCALARS.get(type(leaf))) is not None:
         try:
             return np.array(leaf, scalar), None
@@ -226,25 +227,24 @@ def _array(leaf: Any, name: str, where: str) -> tuple[Array, str | None]:
     )
 
 
-_UNKNOWN = Leaf(np.zeros(()), "float64")  # in the place of leaves that are all missing
+_UNKNOWN = Leaf(np.zeros(()), "float64")  # replaces leaves that are all missing
 
 
 def field_of_leaves(name: str, leaves: Sequence[Leaf], indices: Sequence[int]) -> Field:
-    """The field of leaves that some samples have in one place.
+    """Returns the field of leaves that some samples have at one position.
 
-    It is ragged if they are text or bytes, or if they differ in their first length. If all are
-    missing, it holds single numbers.
+    The field is ragged if the leaves are text or bytes, or if their first lengths differ. If all
+    leaves are missing, the field holds float64 scalars.
 
     Raises:
         ValueError: the leaves do not agree; the message names a sample.
     """
     known = [leaf for leaf in leaves if leaf is not MISSING]
-    if known and all(leaf.dtype == LEFT_OPEN for leaf in known):
+    if known and all(leaf.dtype == NO_DTYPE for leaf in known):
         raise ValueError(
-            f"sample {indices[0]}: field {name!r}: its lists hold nothing in all samples that were "
-            f"looked at, so that their type cannot be known; --dtypes {name}=DTYPE (dtypes=) says "
-            f"it, --ragged {name} (ragged=) takes float64, and --fields (fields=) leaves the field "
-            "out"
+            f"sample {indices[0]}: field {name!r}: its lists are empty in all probed samples, so "
+            f"its dtype is unknown; --dtypes {name}=DTYPE (dtypes=) sets it, --ragged {name} "
+            "(ragged=) assumes float64, and --fields (fields=) leaves the field out"
         )
     first = next((leaf for leaf in known if leaf.dtype), _UNKNOWN)
     dtype = first.dtype
@@ -258,7 +258,7 @@ def field_of_leaves(name: str, leaves: Sequence[Leaf], indices: Sequence[int]) -
 
 
 def mean_bytes(field: Field, leaves: Sequence[Leaf]) -> int:
-    """The mean size of the leaves of a ragged field; 0 of others."""
+    """Returns the mean size in bytes of the leaves of a ragged field; 0 for other fields."""
     if not field.ragged:
         return 0
     lengths = (leaf.shape[0] for leaf in leaves if leaf is not MISSING)
@@ -266,10 +266,10 @@ def mean_bytes(field: Field, leaves: Sequence[Leaf]) -> int:
 
 
 def fit(leaf: Leaf, field: Field, index: int, model: str = "the field") -> bytes | Array:
-    """The content of a leaf that belongs to a field.
+    """Returns the content of a leaf as it is stored in a field.
 
     Raises:
-        ValueError: it does not; the message names the sample.
+        ValueError: the leaf does not fit the field; the message names the sample.
     """
     if leaf is MISSING:
         if field.logical in BYTE_STRINGS:
@@ -279,7 +279,7 @@ def fit(leaf: Leaf, field: Field, index: int, model: str = "the field") -> bytes
         shape = leaf.shape[1:] if field.ragged else leaf.shape
         if shape == field.shape and (leaf.shape or not field.ragged):
             return leaf.content
-    if leaf.dtype == LEFT_OPEN and field.logical is None:
+    if leaf.dtype == NO_DTYPE and field.logical is None:
         shape = leaf.shape
         if field.ragged and (shape[1:] == field.shape or shape == (0,)):
             return np.zeros((*shape[:1], *field.shape), field.storage)
@@ -288,12 +288,12 @@ def fit(leaf: Leaf, field: Field, index: int, model: str = "the field") -> bytes
     advice = "all samples must agree"
     if leaf.dtype == field.dtype and leaf.shape[1:] == field.shape[1:] and not field.ragged:
         advice = (
-            "the samples that were looked at have one length; to let it vary: --ragged (ragged=) "
-            "where the kind has it, else an array of dtype object, or a sample of another length "
-            "first"
+            "all probed samples have one length; to let it vary, use --ragged (ragged=) if the "
+            "kind supports it, otherwise an array of dtype object, or put a sample of another "
+            "length first"
         )
     elif _is_number(leaf) and _is_number(field) and leaf.shape == field.shape:
-        advice += f", or --dtypes {field.name}=DTYPE (dtypes=) names a dtype that holds them all"
+        advice += f", or --dtypes {field.name}=DTYPE (dtypes=) sets a dtype for all of them"
     raise ValueError(
         f"sample {index}: field {field.name!r} is {leaf}, but {model} has "
         f"{field.logical or field}; {advice}"
@@ -301,4 +301,4 @@ def fit(leaf: Leaf, field: Field, index: int, model: str = "the field") -> bytes
 
 
 def _is_number(of: Leaf | Field) -> bool:
-    return of.logical is None and of.dtype != LEFT_OPEN
+    return of.logical is None and of.dtype != NO_DTYPE

@@ -1,4 +1,4 @@
-"""Ranges of files, whatever they are compressed and encoded as."""
+"""Reads ranges of files, including the text of compressed and encoded files."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from fastload.packing.inputs.compressed import Unpacked, byte_of, is_unpacked
 
 
 class OpenFiles:
-    """Reads ranges of files, of their text in UTF-8 if they are compressed or encoded otherwise.
+    """Reader of file ranges; of compressed or encoded files, ranges of their text in UTF-8.
 
-    The file that was read last stays open.
+    The last file stays open.
 
     Args:
-        encoding: Of texts; None is UTF-8.
+        encoding: Encoding of texts; None is UTF-8.
     """
 
     def __init__(self, encoding: str | None = None) -> None:
@@ -29,11 +29,11 @@ class OpenFiles:
         self._close()
 
     def read(self, path: str, offset: int, size_bytes: int) -> bytes:
-        """The bytes of a range.
+        """Returns the bytes of a range.
 
         Raises:
-            FormatError: the file ends before it does.
-            OSError: with the path, if it cannot be read.
+            FormatError: the file ends before the range.
+            OSError: the file cannot be read; the error names its path.
         """
         if path != self._path:
             self._close()
@@ -46,8 +46,8 @@ class OpenFiles:
         if self._unpacked is not None:
             text = self._unpacked.read(offset, size_bytes)
             if len(text) < size_bytes:
-                place = byte_of(path, offset + len(text), self._encoding)
-                raise FormatError(f"{path}: truncated while it was read, at {place}")
+                where = byte_of(path, offset + len(text), self._encoding)
+                raise FormatError(f"{path}: truncated while it was read, at {where}")
             return text
         pieces, end = [], offset + size_bytes
         while offset < end:
@@ -62,7 +62,7 @@ class OpenFiles:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def leave(self) -> None:
-        """Lets this thread read on later where it is in a compressed file."""
+        """Keeps the position in a compressed file for the next part of this thread."""
         if self._unpacked is not None:
             self._unpacked.leave()
         self._close()

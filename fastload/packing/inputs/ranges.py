@@ -1,4 +1,4 @@
-"""Reads ranges of files: pieces, arrays and rows."""
+"""Reads byte ranges, arrays and rows of files."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _PIECE_BYTES = 512 << 10
 
 
 def read_pieces(path: str, offset: int, size_bytes: int) -> Iterator[memoryview]:
-    """The bytes of a range of a file, in pieces that stay in the processor's cache.
+    """Yields the bytes of a range of a file, in pieces that fit the CPU cache.
 
     Raises:
-        FormatError: the file ends before the range does.
-        OSError: it cannot be read.
+        FormatError: the file ends before the range.
+        OSError: the file cannot be read.
     """
     buffer = memoryview(bytearray(min(size_bytes, _PIECE_BYTES)))
     with open(path, "rb", buffering=0) as file:
@@ -43,22 +43,24 @@ def read_pieces(path: str, offset: int, size_bytes: int) -> Iterator[memoryview]
 
 
 def read_array(path: str, offset: int, dtype: np.dtype[Any], shape: Sequence[int]) -> Array:
-    """Reads an array from a file. Not mapped, so that a file that shrinks cannot do more harm.
+    """Reads an array from a file.
+
+    The file is not memory-mapped: if it shrinks, this raises, but access to a map would crash.
 
     Raises:
-        FormatError: the file ends before the array does.
-        OSError: it cannot be read.
+        FormatError: the file ends before the array.
+        OSError: the file cannot be read.
     """
     made: Array = read_rows(path, np.array([offset]), dtype, shape)[0]
     return made
 
 
 def read_rows(path: str, offsets: Int64Array, dtype: np.dtype[Any], shape: Sequence[int]) -> Array:
-    """Reads an array of `shape` from each of the offsets of a file.
+    """Reads one array of `shape` at each offset of a file.
 
     Raises:
-        FormatError: the file ends before one of the arrays does.
-        OSError: it cannot be read.
+        FormatError: the file ends before one of the arrays.
+        OSError: the file cannot be read.
     """
     made = np.empty((len(offsets), *shape), dtype)
     if made.size == 0:

@@ -1,4 +1,4 @@
-"""Fields whose samples are read in ranges: from files, or from memory in any of its forms."""
+"""Columns whose samples are read in ranges, from files or from memory."""
 
 from __future__ import annotations
 
@@ -26,43 +26,43 @@ class Column(abc.ABC):
 
     @abc.abstractmethod
     def read(self, start: int, stop: int) -> AnyColumn:
-        """The samples [start, stop), of the field's storage dtype in native order."""
+        """Returns the samples [start, stop) in the field's storage dtype and native byte order."""
 
     def take(self, indices: Int64Array) -> AnyColumn:
-        """The samples at `indices`."""
+        """Returns the samples at `indices`."""
         taken = Collector(self.field, len(indices))
         for index in indices.tolist():
             taken.add(self.read(index, index + 1))
         return taken.finish()
 
     def missing(self, rows: slice | Int64Array) -> Missing | None:
-        """The missing values of some samples, which are zero or empty; None if none is missing."""
+        """Returns the missing values of some samples; None if there are none."""
         return None
 
     @property
     def nullable(self) -> bool:
-        """Whether values may be missing."""
+        """True if values may be missing."""
         return False
 
     def loaded(self) -> Column:
-        """The column, or the whole of it in memory where it can only be read in order."""
+        """Returns the column; one that can only be read in order is loaded into memory."""
         return self
 
     def paths(self) -> Sequence[str]:
-        """The files that are read."""
+        """Returns the files of the column."""
         return ()
 
     def streamed(self, start: int, stop: int) -> AnyColumn | Streamed:
-        """The samples [start, stop), read while they are written where that is possible."""
+        """Returns the samples [start, stop), which are read while they are written if possible."""
         return self.read(start, stop)
 
     def mean_bytes(self) -> int:
-        """The mean size of a sample of a ragged field, estimated; 0 of others."""
+        """Returns the estimated mean size in bytes of a sample of a ragged field; 0 for others."""
         return 0
 
     @abc.abstractmethod
     def describe(self) -> Any:
-        """Names and sizes of the inputs, in JSON's types."""
+        """Returns names and sizes of the inputs in JSON types."""
 
 
 @dataclass(frozen=True)
@@ -72,47 +72,47 @@ class ArrayColumn(Column):
     array: Array
 
     def read(self, start: int, stop: int) -> Array:
-        """A view where the array is native and contiguous."""
+        """Returns a view if the array is native and contiguous, otherwise a copy."""
         return stored(self.array[start:stop], self.field)
 
     def take(self, indices: Int64Array) -> Array:
-        """A copy of the samples."""
+        """Returns a copy of the samples."""
         return stored(self.array[indices], self.field)
 
     def describe(self) -> Any:
-        """Nothing: memory has no name."""
+        """Returns None: an input in memory has no name."""
         return None
 
 
 @dataclass(frozen=True)
 class MaskedColumn(ArrayColumn):
-    """A masked array in memory, whose masked values are zero.
+    """A masked array in memory, with zeros at masked values.
 
     Attributes:
-        mask: Of the array.
+        mask: Mask of the array, True for missing values.
     """
 
     mask: Array
 
     def missing(self, rows: slice | Int64Array) -> Missing | None:
-        """The masked values."""
+        """Returns the masked values."""
         mask = self.mask[rows]
         return Missing.of_numbers(mask) if mask.any() else None
 
     @property
     def nullable(self) -> bool:
-        """Always."""
+        """True."""
         return True
 
 
 @dataclass(frozen=True)
 class ListColumn(Column):
-    """Texts, bytes, arrays of varying length or Python's numbers in memory.
+    """Texts, bytes, arrays of varying length or Python numbers in memory.
 
     Attributes:
-        values: A sample each.
-        mean: Bytes of a sample of a ragged field.
-        incomplete: Values are missing.
+        values: One value per sample.
+        mean: Mean size in bytes of a sample of a ragged field.
+        incomplete: True if values are missing.
     """
 
     values: Any
@@ -120,11 +120,11 @@ class ListColumn(Column):
     incomplete: bool = False
 
     def read(self, start: int, stop: int) -> AnyColumn:
-        """Copies the samples."""
+        """Returns a copy of the samples."""
         return self._rows(range(start, stop)).columns[0]
 
     def take(self, indices: Int64Array) -> AnyColumn:
-        """Copies the samples."""
+        """Returns a copy of the samples."""
         return self._rows(indices.tolist()).columns[0]
 
     def _rows(self, indices: Sequence[int]) -> Rows:
@@ -134,71 +134,73 @@ class ListColumn(Column):
         return samples.finish()
 
     def missing(self, rows: slice | Int64Array) -> Missing | None:
-        """The missing values."""
+        """Returns the missing values."""
         if not self.incomplete:
             return None
         return self._rows(np.arange(self.rows)[rows].tolist()).missing.get(0)
 
     @property
     def nullable(self) -> bool:
-        """As it was found."""
+        """True if values are missing."""
         return self.incomplete
 
     def mean_bytes(self) -> int:
-        """As some samples had it."""
+        """Returns the mean size of some samples."""
         return self.mean
 
     def describe(self) -> Any:
-        """Nothing: memory has no name."""
+        """Returns None: an input in memory has no name."""
         return None
 
 
 @dataclass(frozen=True)
 class SeriesColumn(Column):
-    """A column of a library of tables.
+    """A column of pandas, polars or pyarrow.
 
     Attributes:
-        source: Of the column alone.
+        source: Source that has only this column.
     """
 
     source: Source
 
     @classmethod
     def of(cls, name: str, series: Any) -> SeriesColumn:
-        """A column of pandas, polars or pyarrow.
+        """Returns a column of pandas, polars or pyarrow as a Column.
 
         Raises:
-            TypeError: it cannot be packed as one field.
+            TypeError: the column cannot be packed as one field.
         """
         source = open_frame(series)
         if len(source.fields) != 1:
-            raise TypeError(f"field {name!r}: a column of structs; give its members as columns")
+            raise TypeError(
+                f"field {name!r}: a column of structs cannot be packed; pass its members as columns"
+            )
         return cls(replace(source.fields[0], name=name), source.rows, source)
 
     def read(self, start: int, stop: int) -> AnyColumn:
-        """Copies the samples."""
+        """Returns a copy of the samples."""
         return self._rows(np.arange(start, stop)).columns[0]
 
     def take(self, indices: Int64Array) -> AnyColumn:
-        """Copies the samples."""
+        """Returns a copy of the samples."""
         return self._rows(indices).columns[0]
 
     def _rows(self, indices: Int64Array) -> Rows:
         return self.source.take(indices).read(lambda _: None)
 
     def missing(self, rows: slice | Int64Array) -> Missing | None:
-        """The nulls."""
+        """Returns the nulls."""
         return self._rows(np.arange(self.rows)[rows]).missing.get(0)
 
     @property
     def nullable(self) -> bool:
-        """Always."""
+        """True."""
         return True
 
     def mean_bytes(self) -> int:
-        """As some samples had it."""
+        """Returns the mean size of some samples."""
         return self.source.ragged_bytes
 
     def describe(self) -> Any:
-        """Nothing: memory has no name."""
+        """Returns None: an input in memory has no name."""
         return None

@@ -1,4 +1,4 @@
-"""Inputs of records that are read one by one, from wherever they lie."""
+"""Inputs of records that are read one by one."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _SAMPLE = re.compile(r"sample (\d+)")
 
 
 class Records(abc.ABC):
-    """Where samples lie; a few of them travel to the process that reads them.
+    """Locations of samples; pickled, for the rows of a part, to the process that reads them.
 
     Attributes:
-        encoding: Of the texts that are read; None is UTF-8.
+        encoding: Encoding of the texts; None is UTF-8.
     """
 
     encoding: str | None = None
@@ -39,65 +39,65 @@ class Records(abc.ABC):
 
     @abc.abstractmethod
     def read(self, row: int, files: OpenFiles) -> Any:
-        """A sample: numbers, arrays, text and the like in containers.
+        """Returns a sample: numbers, arrays, text and other leaves in containers.
 
         Raises:
-            BadRecordError: it cannot be read, which can be left out.
-            FormatError, OSError: nothing can be read from here on.
+            BadRecordError: the record cannot be read; it may be left out.
+            FormatError, OSError: this record and those after it cannot be read.
         """
 
     @abc.abstractmethod
     def where(self, row: int) -> str:
-        """The file of a sample, and the place in it."""
+        """Returns file and location of a sample, for errors."""
 
     @abc.abstractmethod
     def name(self, row: int) -> str:
-        """The same below the input folder, for the list of what was left out."""
+        """Returns file and location of a sample relative to the input folder, as in `Skipped`."""
 
     @abc.abstractmethod
     def take(self, rows: Int64Array) -> Records:
-        """The samples at `rows`, in that order."""
+        """Returns the records at `rows`, in that order."""
 
     @abc.abstractmethod
     def files(self) -> Sequence[str]:
-        """The files that are read."""
+        """Returns the files that are read."""
 
     def order(self) -> Int64Array | None:
-        """The order in which the samples are best read; None if that is theirs."""
+        """Returns the order in which reading is fastest; None for the current order."""
         return None
 
     def describe(self) -> Any:
-        """Names and sizes of the files, in JSON's types."""
+        """Returns names and sizes of the files in JSON types."""
         return [[os.path.basename(path), os.path.getsize(path)] for path in self.files()]
 
 
 class Decoder(abc.ABC):
-    """Makes a sample of the bytes of a record; pickled to the process that does it."""
+    """Decodes the bytes of a record; pickled to the process that reads it."""
 
     @abc.abstractmethod
     def decode(self, content: bytes) -> Any:
-        """The sample.
+        """Returns the sample.
 
         Raises:
-            BadRecordError: the bytes are not what they should be.
+            BadRecordError: the bytes are invalid.
         """
 
 
 @dataclass(frozen=True, eq=False)
 class FileRecords(Records):
-    """Ranges of files.
+    """Records that are ranges of files.
 
     Attributes:
-        folder: The input, or the folder of its only file.
-        paths: Of the files.
-        numbers: int64 (samples): the file of each.
-        offsets: int64 (samples): where each begins.
-        sizes: int64 (samples): the bytes of each.
-        counts: int64 (samples): the number of each in its file, as people count.
-        decoder: Makes samples of the bytes.
-        unit: What a record is called.
+        folder: Input folder, or the folder of the only file.
+        paths: Paths of the files.
+        numbers: int64 (samples,), index of each sample's file in `paths`.
+        offsets: int64 (samples,), offset of each sample in its file.
+        sizes: int64 (samples,), size of each sample in bytes.
+        counts: int64 (samples,), number of each sample in its file, for messages.
+        decoder: Decoder of the bytes.
+        unit: Word for a record in messages.
         encoding: As in `Records`.
-        others: The decoders of files that need another one, by path.
+        others: Decoders of files that need a different one, by path.
     """
 
     folder: str
@@ -116,14 +116,24 @@ class FileRecords(Records):
         cls,
         folder: str,
         paths: Sequence[str],
-        places: Sequence[tuple[Int64Array, Int64Array]],
+        ranges: Sequence[tuple[Int64Array, Int64Array]],
         decoder: Decoder,
         unit: str = "record",
         counts: Sequence[Int64Array] | None = None,
         encoding: str | None = None,
     ) -> FileRecords:
-        """The records of several files; of each, offsets and sizes. They count from 0."""
-        lengths = [len(offsets) for offsets, _ in places]
+        """Returns the records of several files.
+
+        Args:
+            folder: As the attribute.
+            paths: Paths of the files.
+            ranges: For each file the offsets and sizes of its records, int64 (records,) each.
+            decoder: As the attribute.
+            unit: As the attribute.
+            counts: For each file the numbers of its records; None numbers them from 0.
+            encoding: As the attribute.
+        """
+        lengths = [len(offsets) for offsets, _ in ranges]
         if counts is None:
             counts = [np.arange(length) for length in lengths]
         empty = np.zeros(0, np.int64)
@@ -131,8 +141,8 @@ class FileRecords(Records):
             folder,
             tuple(paths),
             np.repeat(np.arange(len(paths)), lengths),
-            np.concatenate([empty, *(offsets for offsets, _ in places)]),
-            np.concatenate([empty, *(sizes for _, sizes in places)]),
+            np.concatenate([empty, *(offsets for offsets, _ in ranges)]),
+            np.concatenate([empty, *(sizes for _, sizes in ranges)]),
             np.concatenate([empty, *counts]),
             decoder,
             unit,
@@ -143,29 +153,29 @@ class FileRecords(Records):
         return len(self.offsets)
 
     def read(self, row: int, files: OpenFiles) -> Any:
-        """The sample that the file's decoder makes."""
+        """Returns the sample as decoded by the decoder of its file."""
         path = self.paths[self.numbers[row]]
         content = files.read(path, int(self.offsets[row]), int(self.sizes[row]))
         return self.others.get(path, self.decoder).decode(content)
 
     def where(self, row: int) -> str:
-        """File, number and offset."""
+        """Returns path, number and offset of a sample."""
         return os.path.join(self.folder, self.name(row))
 
     def name(self, row: int) -> str:
-        """The same below the input folder."""
+        """Returns relative path, number and offset of a sample."""
         path = os.path.relpath(self.paths[self.numbers[row]], self.folder)
-        place = byte_of(path, self.offsets[row], self.encoding)
-        return f"{path}: {self.unit} {self.counts[row]}, at {place}"
+        location = byte_of(path, self.offsets[row], self.encoding)
+        return f"{path}: {self.unit} {self.counts[row]}, at {location}"
 
     def order(self) -> Int64Array | None:
-        """Upwards, if files are compressed: going back there is to begin again."""
+        """Returns ascending offsets if files are compressed, since going back is slow."""
         if not any(is_unpacked(path, self.encoding) for path in self.paths):
             return None
         return np.lexsort((self.offsets, self.numbers))
 
     def take(self, rows: Int64Array) -> FileRecords:
-        """The same with fewer files, too."""
+        """Returns the records at `rows`, with only the files that they need."""
         used, numbers = np.unique(self.numbers[rows], return_inverse=True)
         return replace(
             self,
@@ -177,19 +187,19 @@ class FileRecords(Records):
         )
 
     def files(self) -> Sequence[str]:
-        """The files."""
+        """Returns the files."""
         return self.paths
 
 
 @dataclass(frozen=True)
 class RecordsPart(Part):
-    """Some records.
+    """Some records of an input.
 
     Attributes:
-        records: To read.
-        indices: Their numbers in the input.
-        schema: Of the samples.
-        strict: A bad record is an error.
+        records: Records to read.
+        indices: int64, their numbers in the input.
+        schema: Schema of the samples.
+        strict: True if a bad record raises.
     """
 
     records: Records
@@ -225,20 +235,20 @@ class RecordsPart(Part):
                     raise _misfit(self.records.where(row), error) from error
                 advance(1)
             files.leave()
-        rows, places = samples.finish(), sorted(bad)
+        rows, left_out = samples.finish(), sorted(bad)
         if read != sorted(read):
             rows, read = rows.take(np.argsort(read)), sorted(read)
         return replace(
             rows,
-            skipped=tuple(bad[row] for row in places),
-            places=tuple(places),
+            skipped=tuple(bad[row] for row in left_out),
+            left_out=tuple(left_out),
             where=lambda row: self.records.where(read[row]),
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordsSource(Source):
-    """Records that are read one by one."""
+    """Source of records that are read one by one."""
 
     records: Records
     schema: Schema
@@ -246,31 +256,31 @@ class RecordsSource(Source):
     shaping: dict[str, Any] = field(default_factory=dict)
 
     def part(self, start: int, stop: int) -> RecordsPart:
-        """The samples [start, stop)."""
+        """Returns the samples [start, stop)."""
         return self.take(np.arange(start, stop))
 
     def take(self, indices: Int64Array) -> RecordsPart:
-        """The samples at `indices`."""
+        """Returns the samples at `indices`."""
         return RecordsPart(self.records.take(indices), indices, self.schema, self.strict)
 
     def names(self, indices: Int64Array) -> list[str]:
-        """File and place of each."""
+        """Returns file and location of each sample."""
         return [self.records.name(index) for index in indices.tolist()]
 
     def paths(self) -> Sequence[str]:
-        """The files."""
+        """Returns the files."""
         return self.records.files()
 
     def inputs(self) -> Any:
-        """What the records say of themselves."""
+        """Returns the description of the records."""
         return self.records.describe()
 
     def options(self) -> dict[str, Any]:
-        """What shapes the samples."""
+        """Returns the options that shape the samples."""
         return self.shaping
 
     def close(self) -> None:
-        """Closes the files that threads would have gone on in."""
+        """Closes the files that threads keep open between parts."""
         drop_half_read(frozenset(self.paths()))
 
 
@@ -287,25 +297,25 @@ def open_records(
     notices: Sequence[str] = (),
     shaping: Mapping[str, Any] | None = None,
 ) -> RecordsSource:
-    """Takes the schema of records from some of them.
+    """Opens records; the schema is that of up to 64 probed records.
 
     Args:
-        kind: Of the input.
-        records: All of them.
-        strict: A bad record is an error.
-        dtypes: The dtypes of numbers that the records do not fix, by the names of fields.
-        ragged: The names of fields that vary in length, whether or not some samples show it.
-        images: The names of fields of decoded images, which must be of one size.
-        names: Of the fields, where the records do not name them.
+        kind: Input kind.
+        records: All records.
+        strict: True if a bad record raises.
+        dtypes: Dtypes of numbers whose dtype the input does not define, by field name.
+        ragged: Names of fields that are ragged even if the probed samples have equal lengths.
+        images: Names of fields of decoded images, which must have equal sizes.
+        names: Names of the fields, if the records do not name them.
         classes: As in `Source`.
         notices: As in `Source`.
-        shaping: The options that shape the output, in JSON's types.
+        shaping: Options that shape the output, in JSON types.
 
     Raises:
-        FormatError: there is no record, none can be read, or they differ.
+        FormatError: there are no records, no probed record can be read, or they differ.
     """
     if not len(records):
-        raise FormatError(f"{', '.join(records.files()[:1])}: no {kind} records in it")
+        raise FormatError(f"{', '.join(records.files()[:1])}: there are no {kind} records")
     known = parse_casts("dtypes", dtypes)
     samples, indices, bad, absent = [], [], [], []
     with OpenFiles(records.encoding) as files:
@@ -329,8 +339,7 @@ def open_records(
         raise _misfit(records.where(indices[0]), absent[0]) from None
     if not samples:
         raise FormatError(
-            f"none of {len(bad)} {kind} records that were looked at can be read; the "
-            f"first is {bad[0]}"
+            f"none of {len(bad)} probed {kind} records can be read; the first is {bad[0]}"
         )
     try:
         schema = Schema.of(samples, indices, known, ragged)
@@ -375,7 +384,7 @@ def open_records(
 
 
 def read_or_missing(records: Records, row: int, files: OpenFiles) -> Any:
-    """A sample; None if it has none of the fields that are read."""
+    """Returns a sample; None if it has none of the fields to read."""
     try:
         return records.read(row, files)
     except AbsentError:

@@ -1,4 +1,4 @@
-"""Samples that come one by one: what they have in common, and how they become columns."""
+"""Schema of samples that are read one by one, and their conversion to columns."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from fastload.packing.cast import CastError, cast
 from fastload.packing.columns import AnyColumn, Array, Missing, Ragged, RaggedBuilder
 from fastload.packing.inputs.leaves import (
     BEYOND_INT64,
-    LEFT_OPEN,
     MISSING,
+    NO_DTYPE,
     Leaf,
     field_of_leaves,
     fit,
@@ -33,20 +33,20 @@ from fastload.packing.inputs.leaves import (
 )
 from fastload.packing.inputs.source import Rows
 
-_EXACT = 2**53  # float64 holds all integers up to here
+_EXACT = 2**53  # float64 represents all integers up to this one
 
 
 @dataclass(frozen=True)
 class Schema:
-    """What all samples have in common.
+    """Common properties of all samples.
 
     Attributes:
-        fields: Of a sample.
-        structure: The containers around the numbers of the fields.
-        ragged_bytes: The mean size of the ragged fields of a sample, estimated.
-        dtypes: Names of fields, and the dtypes that their numbers are changed to.
-        seen: The fields of which a value is missing, and the number of such a sample.
-        unknown: The fields of which no value was seen, nor the dtype given.
+        fields: Fields of a sample.
+        structure: Containers of a sample around the numbers of its fields.
+        ragged_bytes: Estimated mean size in bytes of the ragged fields of a sample.
+        dtypes: Dtypes that numbers are converted to, by field name.
+        seen: For each field with a missing value, the number of such a sample.
+        unknown: Fields without a value and without a given dtype.
     """
 
     fields: tuple[Field, ...]
@@ -64,16 +64,16 @@ class Schema:
         dtypes: Mapping[str, str],
         ragged: Sequence[str] = (),
     ) -> Schema:
-        """The schema of some samples, with their numbers.
+        """Returns the schema of some samples.
 
         Args:
-            samples: Which decide.
-            indices: Their numbers.
+            samples: Samples that define the schema.
+            indices: Numbers of these samples.
             dtypes: As the attribute.
-            ragged: Names of fields that vary in length, whether or not these samples do.
+            ragged: Names of fields that are ragged even if these samples have equal lengths.
 
         Raises:
-            ValueError, TypeError, KeyError: they do not agree, or hold what cannot be packed.
+            ValueError, TypeError, KeyError: the samples do not agree, or cannot be packed.
         """
         template = template_of(samples)
         names = leaf_names(template)
@@ -81,7 +81,7 @@ class Schema:
             if name not in names:
                 raise ValueError(f"there is no field {name!r}; the fields are {', '.join(names)}")
         if not names:
-            raise ValueError(f"sample {indices[0]}: it holds nothing: {samples[0]!r:.80}")
+            raise ValueError(f"sample {indices[0]}: the sample is empty: {samples[0]!r:.80}")
         columns: list[list[Leaf]] = [[] for _ in names]
         for sample, index in zip(samples, indices, strict=True):
             found = leaves_of(template, sample, f"sample {index}")
@@ -103,11 +103,11 @@ class Schema:
 def _field(
     leaves: list[Leaf], name: str, indices: list[int], dtype: str | None, is_ragged: bool
 ) -> Field:
-    """The field of some leaves, which are converted to its dtype."""
+    """Returns the field of some leaves, which are converted to its dtype in place."""
     known = [leaf for leaf in leaves if leaf is not MISSING]
     if not known:
         return Field(name, dtype or "float64", (), is_ragged)
-    if (dtype or is_ragged) and all(leaf.dtype == LEFT_OPEN for leaf in known):
+    if (dtype or is_ragged) and all(leaf.dtype == NO_DTYPE for leaf in known):
         given = dtype or "float64"
         for number, leaf in enumerate(leaves):
             if leaf is not MISSING:
@@ -120,10 +120,10 @@ def _field(
 
 
 def ragged_field(field: Field) -> Field:
-    """The same field, of samples that vary in their first length.
+    """Returns the field with its first axis as the ragged one.
 
     Raises:
-        ValueError: they have no axis.
+        ValueError: the field has no axis.
     """
     if field.ragged:
         return field
@@ -133,21 +133,22 @@ def ragged_field(field: Field) -> Field:
 
 
 class SampleCollector:
-    """Puts samples into columns, each checked against the schema.
+    """Converts samples to columns and checks each against the schema.
 
     Args:
-        fields: Of a sample.
-        structure: Its containers.
-        most: Samples for which memory is taken.
+        fields: Fields of a sample.
+        structure: Containers of a sample.
+        max_samples: Maximum number of samples, for which memory is allocated.
         dtypes: As in `Schema`.
-        meanings: Numbers mean what their field says, which the samples do not show.
+        meanings: The logical type of numbers is that of their field, because the samples do not
+            have one.
     """
 
     def __init__(
         self,
         fields: Sequence[Field],
         structure: Structure,
-        most: int,
+        max_samples: int,
         *,
         dtypes: Mapping[str, str] | None = None,
         meanings: bool = False,
@@ -155,17 +156,19 @@ class SampleCollector:
         self._fields, self._structure = fields, structure
         self._dtypes, self._meanings = dtypes or {}, meanings
         self._columns = [
-            RaggedBuilder(field) if field.ragged else np.empty((most, *field.shape), field.storage)
+            RaggedBuilder(field)
+            if field.ragged
+            else np.empty((max_samples, *field.shape), field.storage)
             for field in fields
         ]
-        self._missing: dict[int, dict[int, Array | None]] = {}  # column, row, which of its numbers
+        self._missing: dict[int, dict[int, Array | None]] = {}  # column, row, mask of its numbers
         self._rows = 0
 
     def add(self, sample: Any, index: int) -> None:
         """Adds a sample; `index` is its number, for errors.
 
         Raises:
-            ValueError, TypeError, KeyError: it is not what the others are.
+            ValueError, TypeError, KeyError: the sample does not fit the schema.
         """
         leaves = leaves_of(self._structure, sample, f"sample {index}")
         for number, (field, leaf) in enumerate(zip(self._fields, leaves, strict=True)):
@@ -184,7 +187,7 @@ class SampleCollector:
         self._rows += 1
 
     def finish(self) -> Rows:
-        """The samples; the collector must not be used any more."""
+        """Returns the samples; the collector must not be used afterwards."""
         columns = [
             column.finish() if isinstance(column, RaggedBuilder) else column[: self._rows]
             for column in self._columns
@@ -194,12 +197,12 @@ class SampleCollector:
 
 
 def is_incomplete(leaf: Leaf) -> bool:
-    """Whether a leaf is missing, or some of its numbers."""
+    """Returns whether a leaf, or a number in it, is missing."""
     return leaf is MISSING or leaf.missing is not None
 
 
 def _marked(column: AnyColumn, field: Field, marks: Mapping[int, Array | None]) -> Missing:
-    """The missing values of a column, by sample: all of it, or bools like its numbers."""
+    """Returns the missing values of a column from masks by row; None marks the whole sample."""
     samples = np.zeros(len(column), bool)
     samples[list(marks)] = True
     if field.logical in BYTE_STRINGS:
@@ -217,12 +220,12 @@ def _in_dtype(leaf: Leaf, index: int, name: str, dtype: str | None) -> Leaf:
     if dtype is None and leaf.dtype == BEYOND_INT64:
         raise ValueError(
             f"sample {index}: field {name!r}: {np.max(leaf.content)} exceeds int64; --dtypes "
-            f"{name}=uint64 (dtypes=) holds it"
+            f"{name}=uint64 (dtypes=) stores it"
         )
     if dtype is None or not leaf.dtype or leaf.dtype == dtype:
         return leaf
     if isinstance(leaf.content, bytes) or leaf.logical is not None:
-        raise TypeError(f"sample {index}: field {name!r} is {leaf}, not numbers to be {dtype}")
+        raise TypeError(f"sample {index}: field {name!r} is {leaf} and cannot be read as {dtype}")
     array = leaf.content
     if dtype == "float64" and leaf.dtype in ("int64", "uint64", BEYOND_INT64):
         large = array[(array > _EXACT) | (array < -_EXACT)].tolist()
@@ -240,9 +243,9 @@ def _in_dtype(leaf: Leaf, index: int, name: str, dtype: str | None) -> Leaf:
 
 
 def template_of(samples: list[Any]) -> Structure:
-    """The containers that samples have in common; lists of varying length are leaves.
+    """Returns the common containers of samples; lists of varying length are leaves.
 
-    Dicts may lack keys, and what is missing may stand in the place of a container.
+    Dicts may lack keys, and a container may be a missing value.
     """
     samples = [sample for sample in samples if not is_missing(sample)]
     if not samples or is_leaf(first := samples[0]):
@@ -259,24 +262,22 @@ def template_of(samples: list[Any]) -> Structure:
 
 
 def leaves_of(structure: Structure, sample: Any, where: str) -> list[Any]:
-    """The leaves of a sample that must have the containers of `structure`, or lack some."""
+    """Returns the leaves of a sample, whose containers must match `structure` or be missing."""
     if is_leaf(structure):
         return [sample]
     if is_missing(sample):
         return [MISSING for _ in flatten(structure)]
     if isinstance(structure, dict):
         if not isinstance(sample, dict):
-            raise TypeError(f"{where}: a dict is needed, not {type(sample).__name__}")
+            raise TypeError(f"{where} must be a dict, not {type(sample).__name__}")
         for key in sample:
             if key not in structure:
-                raise KeyError(
-                    f"{where}: the key {key!r} is not in the samples that were looked at"
-                )
+                raise KeyError(f"{where}: the key {key!r} is not in the probed samples")
         pairs = [(structure[key], sample.get(key, MISSING), key) for key in structure]
     else:
         if not isinstance(sample, type(structure)) or len(sample) != len(structure):
             expected = f"{type(structure).__name__} of {len(structure)}"
-            raise TypeError(f"{where}: a {expected} is needed, not {sample!r:.80}")
+            raise TypeError(f"{where} must be a {expected}, not {sample!r:.80}")
         pairs = [(structure[n], sample[n], n) for n in range(len(structure))]
     if all(is_leaf(member) for member, _, _ in pairs):
         return [value for _, value, _ in pairs]

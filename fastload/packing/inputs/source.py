@@ -1,4 +1,4 @@
-"""What every kind of input is turned into: parts of consecutive samples, read one by one."""
+"""Interface of an opened input: a source, and parts of samples that are read from it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from fastload.packing.columns import taken as taken
 _PROBES = 64
 
 Advance = Callable[[int], None]
-"""Told how many samples more were read."""
+"""Called with the number of samples read since the last call."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,8 +36,8 @@ class Streamed:
     """A column that is read while it is written.
 
     Attributes:
-        rows: Its length.
-        pieces: Its bytes, in order; each piece is valid until the next one is asked for.
+        rows: Number of samples.
+        pieces: Bytes of the column in order; each piece is valid until the next one.
     """
 
     rows: int
@@ -52,10 +52,10 @@ class StreamedRagged:
     """A column of encoded images that is read while it is written.
 
     Attributes:
-        offsets: As those of `Ragged`.
-        pieces: Its bytes, in order; each piece is valid until the next one is asked for. Raises
-            `UnstreamableError` if they are not what the part seemed to be.
-        sizes: uint32 (samples, 2): height and width of each; known when all pieces were taken.
+        offsets: As in `Ragged`.
+        pieces: Bytes of the column in order; each piece is valid until the next one. Raises
+            `UnstreamableError` if a file is not as expected.
+        sizes: uint32 (samples, 2), height and width of each image; filled once all pieces are read.
     """
 
     offsets: Int64Array
@@ -67,7 +67,7 @@ class StreamedRagged:
 
 
 class UnstreamableError(Exception):
-    """A part cannot be streamed after all; it must be read at once."""
+    """Raised if a part cannot be streamed; it must be read as a whole."""
 
 
 AnyStreamed = AnyColumn | Streamed | StreamedRagged
@@ -78,24 +78,25 @@ class Rows:
     """Samples as they will be stored.
 
     Attributes:
-        columns: For each field an array (samples, *shape) of its storage dtype, in native order,
-            or what is `Ragged`; those of bool fields may hold other bytes than 0 and 1.
-        skipped: What was left out of the part.
-        places: Where that was among the samples of the part, dropped ones included.
-        missing: By the number of the column; those without missing values are not in it.
-        where: Names file and place of a sample of the columns, for errors; None if it has none.
-        counts: What was dropped and filled because values were missing.
+        columns: For each field an array (samples, *shape) of its storage dtype in native byte
+            order, or a `Ragged`. Bool fields may have bytes other than 0 and 1.
+        skipped: Bad records that were left out of the part.
+        left_out: Indices of the left-out samples within the part, dropped ones included.
+        missing: Missing values by column number; columns without missing values have no entry.
+        where: Returns file and location of a sample of the columns, for errors; None if there are
+            none.
+        counts: Number of samples dropped and filled because values were missing.
     """
 
     columns: Sequence[AnyColumn]
     skipped: tuple[Skipped, ...] = ()
-    places: tuple[int, ...] = ()
+    left_out: tuple[int, ...] = ()
     missing: Mapping[int, Missing] = field(default_factory=dict)
     where: Callable[[int], str] | None = None
     counts: MissingCounts = field(default_factory=MissingCounts)
 
     def take(self, rows: Int64Array) -> Rows:
-        """The samples at `rows`, in that order, of rows of which nothing was left out."""
+        """Returns the samples at `rows`, in that order; `skipped` and `left_out` must be empty."""
         where = self.where
         return Rows(
             [taken(column, rows) for column in self.columns],
@@ -105,40 +106,40 @@ class Rows:
 
 
 class Part(abc.ABC):
-    """Consecutive samples of an input; pickled to the process that reads them."""
+    """Contiguous samples of an input; pickled to the process that reads them."""
 
     @abc.abstractmethod
     def read(self, advance: Advance) -> Rows:
-        """Reads the samples; `advance` is told of the progress."""
+        """Reads the samples and calls `advance` with their number."""
 
     def stream(self, advance: Advance) -> Sequence[AnyStreamed] | None:
-        """The columns of a part of which nothing is skipped, some to be read while written.
+        """Returns columns of which some are read while they are written.
 
-        None if they are to be read at once.
+        None if the part must be read as a whole. Streamed parts skip no sample.
         """
         return None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Source(abc.ABC):
-    """An input.
+    """An opened input.
 
     Attributes:
-        kind: The name of a `Kind`, or "arrays" or "samples".
-        fields: Of a sample.
-        structure: The containers of a sample around the numbers of its fields.
-        rows: Samples to read; some may be skipped later.
-        classes: For each field that numbers classes, their names.
-        local: Parts can only be read in this process, in order.
-        notices: What the user should know, in sentences.
-        ragged_bytes: The mean size of the ragged fields of a sample, estimated.
-        reason: Why it is of this kind; empty where there is no other one.
-        leftovers: What is not read of the input.
-        guessed: Names of fields whose dtypes the input does not say, so that they follow from some
-            of its values.
-        nullable: Values may be missing.
-        seen: The fields of which values are known to be missing, and where one is.
-        unknown: Fields of which no value was seen, so that their dtype is a guess.
+        kind: Name of a `Kind`, or "arrays" or "samples".
+        fields: Fields of a sample.
+        structure: Containers of a sample around the numbers of its fields.
+        rows: Number of samples to read, some of which may be skipped later.
+        classes: Class names of each field that numbers classes.
+        local: True if parts can only be read in this process, in order.
+        notices: Sentences for the user.
+        ragged_bytes: Estimated mean size in bytes of the ragged fields of a sample.
+        reason: Why this kind was detected; empty if there is only one.
+        leftovers: Entries of the input that are not read.
+        guessed: Names of fields whose dtypes were derived from some values, because the input does
+            not define them.
+        nullable: True if values may be missing.
+        seen: For each field known to have a missing value, the location of one.
+        unknown: Fields without a value in the probed samples, whose dtype is a guess.
     """
 
     kind: str
@@ -158,67 +159,67 @@ class Source(abc.ABC):
 
     @property
     def sample_bytes(self) -> int:
-        """The mean size of a sample, estimated where fields are ragged."""
+        """Mean size of a sample in bytes, estimated for ragged fields."""
         fixed = sum(8 if field.ragged else field.row_bytes for field in self.fields)
         return fixed + self.ragged_bytes
 
     @abc.abstractmethod
     def part(self, start: int, stop: int) -> Part:
-        """The samples [start, stop)."""
+        """Returns the samples [start, stop)."""
 
     def take(self, indices: Int64Array) -> Part:
-        """The samples at `indices`, in that order."""
+        """Returns the samples at `indices`, in that order."""
         parts = tuple(self.part(index, index + 1) for index in indices.tolist())
         return TakenPart(self.fields, parts)
 
     def pick(self, columns: Sequence[int]) -> Source | None:
-        """The same samples of these fields alone, whose structure and classes are not used.
+        """Returns the same samples with only these fields, or None if that saves no reading.
 
-        None if they are read with the others in any case.
+        The caller does not use the structure and classes of the result.
         """
         return None
 
     def names(self, indices: Int64Array) -> Sequence[str] | None:
-        """The original file of each of the samples at `indices`, and the place in it.
+        """Returns the original file and location of each sample at `indices`.
 
-        Those that are left out have the same names in `Skipped`. None if they are not known.
+        Left-out samples have the same names in `Skipped`. None if the names are unknown.
         """
         return None
 
     def random_access(self) -> Source:
-        """The same samples, where `take` does not read a stream again and again."""
+        """Returns the same samples; `take` must not read a stream several times."""
         return self
 
     def is_copied(self) -> bool:
-        """Whether bytes are copied as they are, which one process can do as fast as a disk."""
+        """True if bytes are copied without conversion, so one process is as fast as the disk."""
         return False
 
     def paths(self) -> Sequence[str]:
-        """The files that are read."""
+        """Returns the files that are read."""
         return ()
 
     @abc.abstractmethod
     def inputs(self) -> Any:
-        """Names and sizes of what is read, in JSON's types; no folders, no times."""
+        """Returns names and sizes of the inputs in JSON types, without folders and times."""
 
     def options(self) -> dict[str, Any]:
-        """The options that shape the output, in JSON's types."""
+        """Returns the options that shape the output, in JSON types."""
         return {}
 
     def close(self) -> None:  # noqa: B027
-        """Closes what is open."""
+        """Closes open files."""
 
 
 @dataclass(frozen=True)
 class TakenPart(Part):
-    """Samples from here and there: parts of `each` samples, but for the last."""
+    """Samples at arbitrary indices: parts of `each` samples, except the last."""
 
     fields: tuple[Field, ...]
     parts: tuple[Part, ...]
     each: int = 1
 
     def read(self, advance: Advance) -> Rows:
-        """Reads part after part."""
+        """Reads the parts in order."""
         made = RowsCollector(self.fields, len(self.parts) * self.each)
         for number, part in enumerate(self.parts):
             made.add(part.read(advance), number * self.each)
@@ -226,41 +227,41 @@ class TakenPart(Part):
 
 
 class RowsCollector:
-    """Puts the samples of several parts together.
+    """Concatenates the samples of several parts.
 
     Args:
-        fields: Of the columns.
-        most: Samples for which memory is taken.
+        fields: Fields of the columns.
+        max_samples: Maximum number of samples, for which memory is allocated.
     """
 
-    def __init__(self, fields: Sequence[Field], most: int) -> None:
-        self._columns = [Collector(field, most) for field in fields]
+    def __init__(self, fields: Sequence[Field], max_samples: int) -> None:
+        self._columns = [Collector(field, max_samples) for field in fields]
         self._missing: dict[int, list[tuple[int, Missing]]] = {}
         self._wheres: list[tuple[int, Callable[[int], str] | None]] = []
         self._skipped: list[Skipped] = []
-        self._places: list[int] = []
+        self._left_out: list[int] = []
         self._counts = MissingCounts()
         self._rows = 0
 
     def add(self, rows: Rows, first: int = 0) -> None:
-        """Adds samples; `first` is the place of the first of them in the whole part."""
+        """Adds samples; `first` is the index of the first one in the whole part."""
         for column, piece in zip(self._columns, rows.columns, strict=True):
             column.add(piece)
         for number, missing in rows.missing.items():
             self._missing.setdefault(number, []).append((self._rows, missing))
         self._wheres.append((self._rows, rows.where))
         self._skipped += rows.skipped
-        self._places += [first + place for place in rows.places]
+        self._left_out += [first + index for index in rows.left_out]
         self._counts += rows.counts
         self._rows += len(rows.columns[0])
 
     def finish(self) -> Rows:
-        """All samples."""
+        """Returns all samples."""
         columns = [column.finish() for column in self._columns]
         return Rows(
             columns,
             tuple(self._skipped),
-            tuple(self._places),
+            tuple(self._left_out),
             {n: Missing.spread(columns[n], pieces) for n, pieces in self._missing.items()},
             self._where if any(where is not None for _, where in self._wheres) else None,
             self._counts,
@@ -273,12 +274,12 @@ class RowsCollector:
 
 
 def probed(rows: int) -> list[int]:
-    """The samples that decide what a field is and how large: the first, and 63 across the rest."""
-    return sorted({place * (rows - 1) // (_PROBES - 1) for place in range(_PROBES)}) if rows else []
+    """Returns the samples that define fields and sizes: the first, and up to 63 across the rest."""
+    return sorted({n * (rows - 1) // (_PROBES - 1) for n in range(_PROBES)}) if rows else []
 
 
 def stored(values: Array, of: Field) -> Array:
-    """The numbers as they are stored: contiguous, in native byte order, dates as int64."""
+    """Returns the numbers as they are stored: contiguous, native byte order, dates as int64."""
     if values.dtype.kind in "mM":
         values = values.astype(values.dtype.newbyteorder("="), copy=False)
         values = np.asarray(values, order="C").view(np.int64)

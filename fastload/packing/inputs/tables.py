@@ -1,4 +1,4 @@
-"""Tables that are read in batches of rows, by pyarrow."""
+"""Inputs of tables that pyarrow reads in batches of rows."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from fastload.packing.inputs.wanted import ALL, Wanted
 
 _BATCH_BYTES = 1 << 20
 _BATCH_ROWS = 1 << 16
-_LOOKED_AT_UNITS = 8
-_LOOKED_AT_ROWS = 64  # of a unit
-_LOOKED_AT_BYTES = 256 << 10  # likewise, if these are 8 rows
+_PROBED_UNITS = 8
+_PROBED_ROWS = 64  # per unit
+_PROBED_BYTES = 256 << 10  # per unit, but at least 8 rows
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Rows of a file that can be read without what is before them.
+    """Rows of a file that can be read independently.
 
     Attributes:
-        path: Of the file.
-        number: Of the unit in it.
-        rows: In the unit.
-        first: The number of its first row in the file.
-        offset: Where it lies, for kinds that need it.
-        size_bytes: Of it, for kinds that need it.
+        path: Path of the file.
+        number: Number of the unit in the file.
+        rows: Number of rows.
+        first: Number of the first row in the file.
+        offset: Offset in bytes, for kinds that need it.
+        size_bytes: Size in bytes, for kinds that need it.
     """
 
     path: str
@@ -51,7 +51,7 @@ class Unit:
 
 @contextlib.contextmanager
 def damage(what: str) -> Iterator[None]:
-    """Makes FormatErrors that say `what` of pyarrow's errors; those of the system stay."""
+    """Converts pyarrow's errors to FormatErrors that start with `what`; system errors are kept."""
     failures = (library("pyarrow", "parquet").ArrowException, OSError)
     try:
         yield
@@ -62,24 +62,24 @@ def damage(what: str) -> Iterator[None]:
 
 
 class Reader(abc.ABC):
-    """Reads units; pickled to the process that does it."""
+    """Reads units; pickled to the process that reads."""
 
     @abc.abstractmethod
     def batches(self, unit: Unit, start: int, each: int, columns: Sequence[str]) -> Iterator[Any]:
-        """The rows of a unit from `start` on, in record batches.
+        """Yields the rows of a unit from `start` on as record batches.
 
         Args:
-            unit: To read.
-            start: The first row.
-            each: Rows of a batch, at most.
-            columns: The names of those that are needed; there may be more.
+            unit: Unit to read.
+            start: First row.
+            each: Maximum number of rows of a batch.
+            columns: Names of the required columns; batches may have more.
 
         Raises:
             FormatError: the file is damaged.
         """
 
     def where(self, unit: Unit, row: int) -> str:
-        """The file of a unit, and the place of its row there."""
+        """Returns file and row, for errors."""
         return f"{unit.path}: row {unit.first + row}"
 
 
@@ -88,10 +88,10 @@ class BatchesPart(Part):
     """Rows of some units, in order.
 
     Attributes:
-        reader: Of the units.
+        reader: Reader of the units.
         ranges: Units, each with the range of its rows.
-        fields: To read.
-        each: Rows that are read at once.
+        fields: Fields to read.
+        each: Number of rows read at a time.
     """
 
     reader: Reader
@@ -100,10 +100,10 @@ class BatchesPart(Part):
     each: int
 
     def read(self, advance: Advance) -> Rows:
-        """Reads the units one by one.
+        """Reads the units in order.
 
         Raises:
-            FormatError: a file is damaged, or holds fewer rows than it says.
+            FormatError: a file is damaged, or has fewer rows than its metadata states.
         """
         count = sum(stop - start for _, start, stop in self.ranges)
         made = RowsCollector([of.field for of in self.fields], count)
@@ -116,14 +116,14 @@ class BatchesPart(Part):
 
 @dataclass(frozen=True)
 class TakenBatchesPart(Part):
-    """Rows from here and there.
+    """Rows at arbitrary indices.
 
     Attributes:
-        reader: Of the units.
-        wanted: Units, each with the rows that are read of it, upwards.
-        order: Where the rows go, in the order in which they are read.
-        fields: To read.
-        each: Rows that are read at once.
+        reader: Reader of the units.
+        wanted: Units, each with the rows to read, ascending.
+        order: Output position of each row, in the order of reading.
+        fields: Fields to read.
+        each: Number of rows read at a time.
     """
 
     reader: Reader
@@ -133,7 +133,7 @@ class TakenBatchesPart(Part):
     each: int
 
     def read(self, advance: Advance) -> Rows:
-        """Reads the units that have such rows, and puts the rows in order."""
+        """Reads the units that have requested rows, and puts the rows in order."""
         made = RowsCollector([of.field for of in self.fields], len(self.order))
         for unit, rows in self.wanted:
             for first, batch in _rows(self, unit, int(rows[0]), int(rows[-1]) + 1):
@@ -146,7 +146,7 @@ class TakenBatchesPart(Part):
 def _rows(
     part: BatchesPart | TakenBatchesPart, unit: Unit, start: int, stop: int
 ) -> Iterator[tuple[int, Any]]:
-    """The batches of a range, each with the number of its first row."""
+    """Yields the batches of a range, each with the number of its first row."""
     columns = tuple(dict.fromkeys(field.keys[0] for field in part.fields))
     reading = _Reading.of(part.reader, unit, part.each, columns, start)
     while (row := reading.row) < stop:
@@ -163,7 +163,7 @@ def _rows(
 
 
 class _Reading:
-    """A unit that is being read, which goes on where it stopped: it may be larger than a shard."""
+    """A partly read unit, which the same thread continues; a unit may be larger than a shard."""
 
     def __init__(self, key: object, batches: Iterator[Any], path: str, row: int, end: int) -> None:
         self.row = row
@@ -174,7 +174,7 @@ class _Reading:
     def of(
         cls, reader: Reader, unit: Unit, each: int, columns: tuple[str, ...], start: int
     ) -> _Reading:
-        """What this thread left before `start`, or a new one."""
+        """Returns the state that this thread left at or before `start`, or a new one."""
         key = reader, unit, each, columns, version_of(unit.path)
         left = _half_read.take(unit.path, key)
         if left is not None and left.row <= start:
@@ -183,7 +183,7 @@ class _Reading:
         return cls(key, batches, unit.path, start, unit.rows)
 
     def next(self, stop: int) -> Any:
-        """The next batch, not beyond `stop`; None if there is no more."""
+        """Returns the next batch, which ends at `stop` at the latest; None at the end."""
         batch, self._rest = self._rest, None
         while batch is None or not batch.num_rows:
             if (batch := next(self._batches, None)) is None:
@@ -194,7 +194,7 @@ class _Reading:
         return batch
 
     def leave(self) -> None:
-        """Lets this thread go on here later, if there is more."""
+        """Keeps this state for the next part of this thread, unless the unit is finished."""
         if self.row < self._end:
             _half_read.leave(self._path, self._key, self)
 
@@ -214,22 +214,22 @@ def _columns(
     return Rows(
         [column for column, _ in read],
         missing={number: of for number, (_, of) in enumerate(read) if of is not None},
-        where=lambda place: reader.where(unit, row + place),
+        where=lambda index: reader.where(unit, row + index),
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchesSource(Source):
-    """Tables of equal columns, one after the other.
+    """Source of tables with equal columns, concatenated.
 
     Attributes:
-        reader: Of the units.
-        units: Which are not empty.
-        ends: int64 (units): the rows up to the end of each.
-        columns: To read.
-        means: What each takes in a sample on average, where it is ragged.
-        row_bytes: The least that a row takes.
-        shaping: The options that shape the output, in JSON's types.
+        reader: Reader of the units.
+        units: Units that are not empty.
+        ends: int64 (units,), cumulative number of rows at the end of each unit.
+        columns: Columns to read.
+        means: Mean size in bytes of a sample of each ragged column; 0 for others.
+        row_bytes: Lower bound of the size of a row in bytes.
+        shaping: Options that shape the output, in JSON types.
     """
 
     reader: Reader
@@ -241,7 +241,7 @@ class BatchesSource(Source):
     shaping: dict[str, Any] = field(default_factory=dict)
 
     def part(self, start: int, stop: int) -> BatchesPart:
-        """The rows [start, stop)."""
+        """Returns the rows [start, stop)."""
         ranges = []
         number = int(np.searchsorted(self.ends, start, "right"))
         while start < stop and number < len(self.units):
@@ -252,25 +252,25 @@ class BatchesSource(Source):
         return BatchesPart(self.reader, tuple(ranges), self.columns, self._each)
 
     def take(self, indices: Int64Array) -> TakenBatchesPart:
-        """The rows at `indices`; each unit that has one of them is read once."""
+        """Returns the rows at `indices`; each unit is read once at most."""
         order = np.argsort(indices, kind="stable")
-        upwards = indices[order]
-        numbers = np.searchsorted(self.ends, upwards, "right")
+        ascending = indices[order]
+        numbers = np.searchsorted(self.ends, ascending, "right")
         wanted = []
         for number in np.unique(numbers).tolist():
             unit = self.units[number]
-            rows = upwards[numbers == number] - (int(self.ends[number]) - unit.rows)
+            rows = ascending[numbers == number] - (int(self.ends[number]) - unit.rows)
             wanted.append((unit, rows))
         return TakenBatchesPart(self.reader, tuple(wanted), order, self.columns, self._each)
 
     @property
     def _each(self) -> int:
-        """Rows of a batch."""
+        """Number of rows of a batch."""
         row_bytes = max(self.row_bytes, self.sample_bytes, 1)
         return max(min(_BATCH_BYTES // row_bytes, _BATCH_ROWS), 1)
 
     def pick(self, columns: Sequence[int]) -> BatchesSource:
-        """The same with these columns."""
+        """Returns a source of these columns."""
         read = tuple(self.columns[number] for number in columns)
         means = tuple(self.means[number] for number in columns)
         return replace(
@@ -283,19 +283,19 @@ class BatchesSource(Source):
         )
 
     def paths(self) -> Sequence[str]:
-        """The files."""
+        """Returns the files."""
         return list(dict.fromkeys(unit.path for unit in self.units))
 
     def inputs(self) -> Any:
-        """Names and sizes of the files."""
+        """Returns names and sizes of the files."""
         return [[os.path.basename(path), os.path.getsize(path)] for path in self.paths()]
 
     def options(self) -> dict[str, Any]:
-        """What shapes the samples."""
+        """Returns the options that shape the samples."""
         return self.shaping
 
     def close(self) -> None:
-        """Closes the files that threads would have gone on in."""
+        """Closes the files that threads keep open between parts."""
         paths = frozenset(self.paths())
         _half_read.drop(paths)
         drop_half_read(paths)
@@ -314,19 +314,18 @@ def open_batches(
     wanted: Wanted = ALL,
     guessed: Sequence[str] = (),
 ) -> BatchesSource:
-    """A source of units that have the columns of a pyarrow schema.
+    """Opens units that have the columns of a pyarrow schema.
 
     Args:
-        kind: Of the input.
-        reader: Of the units.
-        units: All of them.
-        schema: Their columns.
-        ragged: Columns whose lists vary in length, whatever the rows that are looked at have.
-        shaping: The options that shape the output, in JSON's types.
+        kind: Input kind.
+        reader: Reader of the units.
+        units: All units.
+        schema: Schema of their columns.
+        ragged: Names of columns that are ragged even if the probed rows have equal lengths.
+        shaping: Options that shape the output, in JSON types.
         notices: As in `Source`.
-        row_bytes: What a row takes on average as far as the files say it; rows that are looked at
-            may say more.
-        wanted: The fields that are read.
+        row_bytes: Mean size of a row in bytes, as far as the files define it; 0 if unknown.
+        wanted: Fields to read.
         guessed: As in `Source`.
 
     Raises:
@@ -334,35 +333,35 @@ def open_batches(
         TypeError, ValueError: a column cannot be packed.
     """
     filled = [unit for unit in units if unit.rows]
-    step = -(-len(filled) // _LOOKED_AT_UNITS) if filled else 1
-    some = min(max(_LOOKED_AT_BYTES // max(row_bytes, 1), 8), _LOOKED_AT_ROWS)
-    looked_at = []
+    step = -(-len(filled) // _PROBED_UNITS) if filled else 1
+    some = min(max(_PROBED_BYTES // max(row_bytes, 1), 8), _PROBED_ROWS)
+    samples = []
     fields = field_names(schema)
     names = [name for name in schema.names if wanted.enters(fields[name])]
     path = units[0].path if units else kind
     if len(set(names)) < len(names):
-        raise TypeError(f"{path}: two columns have one name: {names}")
+        raise TypeError(f"{path}: two columns have the same name: {names}")
     for unit in filled[::step] if names else ():
         batch = next(reader.batches(unit, 0, some, names), None)
         if batch is not None and batch.num_rows:
-            fitting = max(_LOOKED_AT_BYTES * batch.num_rows // max(batch.nbytes, 1), 8)
-            looked_at.append((unit, _copied(batch.slice(0, fitting))))
+            fitting = max(_PROBED_BYTES * batch.num_rows // max(batch.nbytes, 1), 8)
+            samples.append((unit, _copied(batch.slice(0, fitting))))
     try:
-        found = ArrowSchema.of(schema, [batch for _, batch in looked_at], ragged, wanted)
+        found = ArrowSchema.of(schema, [batch for _, batch in samples], ragged, wanted)
     except (TypeError, ValueError) as error:
         raise type(error)(f"{path}: {error}") from error
     if not found.fields:
         raise FormatError(f"{path}: there are no columns")
-    rows = max(sum(batch.num_rows for _, batch in looked_at), 1)
+    rows = max(sum(batch.num_rows for _, batch in samples), 1)
     means = [0] * len(found.fields)
     seen: dict[str, tuple[Unit, int]] = {}
-    for unit, batch in looked_at:
+    for unit, batch in samples:
         read = _columns(reader, unit, 0, batch, found.fields)
         for number, column in enumerate(read.columns):
             means[number] += column.values.nbytes if isinstance(column, Ragged) else 0
         for number, missing in read.missing.items():
-            place = int(np.argmax(missing.samples))
-            seen.setdefault(found.fields[number].field.name, (unit, place))
+            row = int(np.argmax(missing.samples))
+            seen.setdefault(found.fields[number].field.name, (unit, row))
     means = [mean // rows for mean in means]
     return BatchesSource(
         kind=kind,
@@ -374,7 +373,7 @@ def open_batches(
         guessed=tuple(guessed),
         ragged_bytes=sum(means),
         nullable=True,
-        seen={name: reader.where(*place) for name, place in seen.items()},
+        seen={name: reader.where(*location) for name, location in seen.items()},
         unknown=found.unknown,
         reader=reader,
         units=tuple(filled),
@@ -389,14 +388,14 @@ def open_batches(
 def _about_names(fields: Mapping[str, str], columns: Sequence[str]) -> Iterator[str]:
     for column in columns:
         if fields[column] != column:
-            yield f"column {column!r} (an index of pandas) is the field {fields[column]!r}"
+            yield f"column {column!r} (a pandas index) is the field {fields[column]!r}"
 
 
 def _copied(batch: Any) -> Any:
-    """Some rows without the memory of those that they were read with."""
+    """Returns a copy of some rows that does not keep the memory of the whole batch."""
     pyarrow = library("pyarrow", "parquet")
     rows = pyarrow.py_buffer(np.arange(batch.num_rows))
     try:
         return batch.take(pyarrow.Array.from_buffers(pyarrow.int64(), batch.num_rows, [None, rows]))
-    except pyarrow.ArrowNotImplementedError:  # of a type that it cannot copy so
+    except pyarrow.ArrowNotImplementedError:  # pyarrow cannot copy this type
         return batch

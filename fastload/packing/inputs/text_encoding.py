@@ -1,4 +1,4 @@
-"""How text is encoded: UTF-8, unless the caller names another encoding."""
+"""Text encodings: UTF-8 unless the caller names another one."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _MARKS = {
 
 
 def encoding_named(name: str | None) -> str | None:
-    """Python's name of an encoding; None for UTF-8.
+    """Returns Python's name of an encoding; None for UTF-8.
 
     Raises:
-        ValueError: there is no such encoding, or it is none of files of text.
+        ValueError: the encoding does not exist, or is not for text files.
 
     Example:
         >>> encoding_named("Latin1"), encoding_named("utf8")
@@ -34,63 +34,63 @@ def encoding_named(name: str | None) -> str | None:
         found = codecs.lookup(name)
     except (LookupError, TypeError, ValueError) as error:
         raise ValueError(
-            f"encoding: Python knows no encoding {name!r}; it knows latin-1, cp1252, utf-16, ..."
+            f"encoding {name!r} does not exist in Python; use latin-1, cp1252, utf-16, ..."
         ) from error
     is_text = getattr(found, "_is_text_encoding", True)
     if not is_text or found.name.replace("_", "-") in _NO_FILES or found.incrementaldecoder is None:
-        raise ValueError(f"encoding: {name!r} is no encoding of text files")
+        raise ValueError(f"encoding {name!r} is not for text files")
     return None if found.name in _UTF_8 else found.name
 
 
 def as_utf8(path: str, encoding: str, pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """The text of a file in UTF-8.
+    """Yields the text of a file in UTF-8.
 
     Args:
-        path: Of the file, for errors.
-        encoding: As `encoding_named` returns it.
-        pieces: The bytes of the file, unpacked.
+        path: Path of the file, for errors.
+        encoding: Encoding, as `encoding_named` returns it.
+        pieces: Bytes of the file, decompressed.
 
     Raises:
         FormatError: the bytes are not in this encoding.
     """
     decoder = codecs.getincrementaldecoder(encoding)()
-    place = 0
+    offset = 0
     for piece in itertools.chain(pieces, [b""]):
         try:
             text = decoder.decode(piece, final=not piece).encode("utf-8")
         except UnicodeDecodeError as error:
-            start = place + len(piece) - len(error.object) + error.start
+            start = offset + len(piece) - len(error.object) + error.start
             raise FormatError(
                 f"{path}: not {encoding}: byte {max(start, 0)}: {error.reason}"
             ) from error
-        except UnicodeError as error:  # of half a pair of UTF-16, or of no byte order mark
-            raise FormatError(f"{path}: not {encoding}: from byte {place} on: {error}") from error
-        place += len(piece)
+        except UnicodeError as error:  # half a surrogate pair, or no byte order mark
+            raise FormatError(f"{path}: not {encoding}: from byte {offset} on: {error}") from error
+        offset += len(piece)
         if text:
             yield text
 
 
 def not_utf8(where: str, reason: str, start: bytes = b"") -> FormatError:
-    """The error about a file that is not in UTF-8.
+    """Returns the error about a file that is not in UTF-8.
 
     Args:
-        where: The file, and the place in it.
-        reason: What is wrong there.
-        start: The first bytes of the file.
+        where: File and location.
+        reason: Reason of the decoder.
+        start: First bytes of the file.
     """
     mark = next((of for mark, of in _MARKS.items() if start.startswith(mark)), None)
     advice = "--encoding NAME (encoding=) reads other encodings, such as latin-1"
     if mark is not None:
-        advice = f"it begins with the byte order mark of {mark}: --encoding {mark} (encoding=)"
+        advice = f"it starts with the byte order mark of {mark}; use --encoding {mark} (encoding=)"
     return FormatError(f"{where}: not UTF-8: {reason}; {advice}")
 
 
 class Utf8Check:
-    r"""Checks that a text that comes in pieces is UTF-8.
+    r"""Checks that a text, passed in pieces, is UTF-8.
 
     Args:
-        where: Names the file and a byte of its text, for errors.
-        offset: The first byte that is checked.
+        where: Returns file and location of a byte of the text, for errors.
+        offset: Offset of the first byte in the text.
 
     Example:
         >>> check = Utf8Check("a.csv: byte {}".format)
@@ -99,14 +99,14 @@ class Utf8Check:
     """
 
     def __init__(self, where: Callable[[int], str], offset: int = 0) -> None:
-        self._where, self._start, self._place = where, b"", offset
+        self._where, self._start, self._offset = where, b"", offset
         self._decoder = codecs.getincrementaldecoder("utf-8")()
 
     def add(self, piece: bytes) -> None:
         """Checks the next piece.
 
         Raises:
-            FormatError: with the byte of the text.
+            FormatError: the text is not UTF-8; the message names the byte.
         """
         self._check(piece, final=False)
 
@@ -119,6 +119,6 @@ class Utf8Check:
         try:
             self._decoder.decode(piece, final)
         except UnicodeDecodeError as error:
-            byte = self._place + len(piece) - len(error.object) + error.start
+            byte = self._offset + len(piece) - len(error.object) + error.start
             raise not_utf8(self._where(byte), error.reason, self._start) from error
-        self._place += len(piece)
+        self._offset += len(piece)

@@ -1,4 +1,4 @@
-"""Tokenizers of others, whose tokens are held to a dtype that fits their vocabulary."""
+"""Tokenizers of other packages, and dtypes that fit their vocabularies."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _DTYPES = ("uint16", "uint32")
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """A tokenizer, loaded once in each process.
+    """A tokenizer, loaded once per process.
 
     Attributes:
-        name: The path of a `tokenizer.json`, or `tiktoken:NAME`.
-        eos: The id of the token that ends a text.
-        dtype: Of the tokens.
+        name: Path of a `tokenizer.json`, or `tiktoken:NAME`.
+        eos: Id of the token that is appended to each text; None appends none.
+        dtype: Dtype of the tokens.
     """
 
     name: str
@@ -37,23 +37,23 @@ class Tokenizer:
     dtype: str
 
     def encode(self, text: str) -> Leaf:
-        """The tokens of a text, ended by that of `eos`; special tokens in the text are text.
+        """Returns the tokens of a text and the `eos` token; special tokens are encoded as text.
 
         Raises:
             BadRecordError: a token does not fit the dtype.
         """
         ids = _encoder(self.name).encode(text)
         array: Array = np.array(ids if self.eos is None else [*ids, self.eos], np.int64)
-        highest = np.iinfo(self.dtype).max
-        if len(array) and not 0 <= array.min() <= array.max() <= highest:
-            bad = int(array[(array < 0) | (array > highest)][0])
+        max_id = np.iinfo(self.dtype).max
+        if len(array) and not 0 <= array.min() <= array.max() <= max_id:
+            bad = int(array[(array < 0) | (array > max_id)][0])
             raise BadRecordError(f"token {bad} does not fit {self.dtype}")
         if not len(array):
             return Leaf(np.zeros(0, self.dtype), self.dtype)
         return Leaf(array.astype(self.dtype), self.dtype)
 
     def describe(self) -> Any:
-        """What shapes the tokens, in JSON's types."""
+        """Returns the properties that shape the tokens, in JSON types."""
         name = self.name
         if not name.startswith(_TIKTOKEN):
             with open(name, "rb") as file:
@@ -62,25 +62,23 @@ class Tokenizer:
 
 
 def open_tokenizer(name: AnyPath, *, eos: str | None, dtype: Any) -> Tokenizer:
-    """Loads a tokenizer and looks at its vocabulary.
+    """Loads a tokenizer and checks its vocabulary.
 
     Raises:
-        FormatError: the file is no tokenizer.
-        ValueError: `eos` is not in the vocabulary, or `dtype` does not hold it.
+        FormatError: the file is not a tokenizer.
+        ValueError: `eos` is not in the vocabulary, or `dtype` is too small for it.
         ImportError: its package is not installed.
         OSError: the file cannot be read.
     """
     text = os.fsdecode(name)
     path = text if text.startswith(_TIKTOKEN) else absolute(text)
     encoder = _encoder(path)
-    highest = encoder.size() - 1
+    max_id = encoder.size() - 1
     if dtype is None:
-        dtype = next((known for known in _DTYPES if highest <= np.iinfo(known).max), "int64")
+        dtype = next((known for known in _DTYPES if max_id <= np.iinfo(known).max), "int64")
     dtype = dtype_name(dtype)
-    if not dtype.startswith(("int", "uint")) or highest > np.iinfo(dtype).max:
-        raise ValueError(
-            f"{text}: its vocabulary has {highest + 1} tokens, which {dtype} does not hold"
-        )
+    if not dtype.startswith(("int", "uint")) or max_id > np.iinfo(dtype).max:
+        raise ValueError(f"{text}: its vocabulary has {max_id + 1} tokens, too many for {dtype}")
     ends = None
     if eos is not None and (ends := encoder.id_of(eos)) is None:
         raise ValueError(f"{text}: there is no token {eos!r} in its vocabulary")
@@ -98,8 +96,8 @@ class _HuggingFace:
         try:
             self._own = tokenizers.Tokenizer.from_str(content)
         except Exception as error:  # the package raises bare Exception
-            raise FormatError(f"{path}: no tokenizer: {error}") from error
-        self._own.no_truncation()  # nothing is cut short
+            raise FormatError(f"{path}: not a tokenizer: {error}") from error
+        self._own.no_truncation()  # texts keep all tokens
         self._own.no_padding()
 
     def encode(self, text: str) -> list[int]:
@@ -107,7 +105,7 @@ class _HuggingFace:
         return ids
 
     def size(self) -> int:
-        # Ids may leave gaps, so that there are higher ones than tokens.
+        # Ids need not be contiguous, so the largest id may exceed the number of tokens.
         return 1 + max(self._own.get_vocab(with_added_tokens=True).values(), default=-1)
 
     def id_of(self, token: str) -> int | None:
@@ -116,7 +114,7 @@ class _HuggingFace:
 
 
 class _Tiktoken:
-    """An encoding of tiktoken, which may fetch its files when it is used first."""
+    """An encoding of tiktoken, which may download its files on first use."""
 
     def __init__(self, name: str) -> None:
         self._own = library("tiktoken", "tokenizers").get_encoding(name)
@@ -146,7 +144,7 @@ def _encoder(name: str) -> _HuggingFace | _Tiktoken:
 
 @functools.lru_cache(maxsize=1)
 def _load(name: str, stamp: tuple[int, int]) -> _HuggingFace | _Tiktoken:
-    """The encoder, read anew if its file has changed."""
+    """Returns the encoder; the cache misses if the file has changed."""
     if name.startswith(_TIKTOKEN):
         return _Tiktoken(name.removeprefix(_TIKTOKEN))
     return _HuggingFace(name)

@@ -1,4 +1,4 @@
-"""Which fields of an input are read: the others are not opened, decoded or checked."""
+"""Selection of the fields to read; the others are not opened, decoded or checked."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 
 from fastload.formats.structure import BARE_NAME, is_leaf, rebuild, with_members
 
-_MOST_NAMES = 20  # in an error
-_PLACEHOLDER = 0  # keeps the positions of the members behind it
+_MAX_NAMES = 20  # in an error
+_PLACEHOLDER = 0  # keeps the positions of the following members
 _LEFT_OUT = object()
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """The names of the fields that are read.
+    """Names of the fields to read.
 
     Attributes:
-        names: Of fields, or of containers for all fields in them; None for all fields.
+        names: Names of fields, or of containers for all fields in them; None for all fields.
 
     Example:
         >>> wanted = Wanted(("x", "meta.id"))
@@ -32,40 +32,40 @@ class Wanted:
 
     @classmethod
     def of(cls, fields: Sequence[str] | None) -> Wanted:
-        """The fields that the caller named.
+        """Returns the fields that the caller named.
 
         Raises:
-            TypeError: these are no names.
-            ValueError: there is none.
+            TypeError: `fields` is not a list of names.
+            ValueError: `fields` is empty.
         """
         if fields is None:
             return ALL
         if isinstance(fields, str) or not all(isinstance(name, str) for name in fields):
             raise TypeError(f"fields must be a list of names, not {fields!r}")
         if not fields:
-            raise ValueError("no fields are chosen")
+            raise ValueError("fields must not be empty")
         return cls(tuple(fields))
 
     def takes(self, field: str) -> bool:
-        """Whether a field, or everything in a container, is read."""
+        """Returns whether a field, or every field in a container, is read."""
         return self.names is None or any(_is_in(field, name) for name in self.names)
 
     def without(self, fields: Collection[str]) -> Wanted:
-        """The same but for some fields, which come from elsewhere; perhaps none are left."""
+        """Returns the selection without some fields; it may become empty."""
         if self.names is None:
             return self
         return Wanted(tuple(name for name in self.names if name not in fields))
 
     def enters(self, container: str) -> bool:
-        """Whether something in a container is read."""
+        """Returns whether any field in a container is read."""
         return self.takes(container) or any(_is_in(name, container) for name in self.names or ())
 
     def check(self, fields: Iterable[str], containers: Sequence[str] = ()) -> None:
-        """Raises ValueError if a name is that of no field and of no container of fields.
+        """Raises ValueError if a name is neither a field nor a container of fields.
 
         Args:
-            fields: The names of all fields.
-            containers: Names below which there may be others.
+            fields: Names of all fields.
+            containers: Names of containers that may have further fields.
         """
         known = list(fields)
         for name in self.names or ():
@@ -74,18 +74,18 @@ class Wanted:
                 raise ValueError(missing(name, known))
 
     def prune(self, sample: Any, above: str = "") -> Any:
-        """The wanted part of a sample, which may lack some of it.
+        """Returns the wanted part of a sample.
 
-        Dicts lose their other keys. In lists and tuples a number takes the place of other members,
-        so that the rest keeps its positions. A member of a larger sample becomes None if nothing
-        of it is wanted.
+        Dicts keep only wanted keys. In lists and tuples, 0 replaces unwanted members, so that the
+        other members keep their positions. A member of a larger sample becomes None if no wanted
+        field is in it. Some wanted fields may be absent.
 
         Args:
             sample: Containers around leaves.
             above: The name of the sample, if it is a member of a larger one.
 
         Raises:
-            AbsentError: no wanted field is there.
+            AbsentError: no wanted field is in the sample.
         """
         if sample is None:
             return None
@@ -119,7 +119,7 @@ class Wanted:
 
 
 class AbsentError(KeyError):
-    """A sample has none of the wanted fields."""
+    """Raised for a sample that has none of the wanted fields."""
 
 
 ALL = Wanted()
@@ -127,9 +127,9 @@ ALL = Wanted()
 
 
 def missing(name: str, known: Sequence[str]) -> str:
-    """The error about a field that is not there."""
-    more = ", ..." if len(known) > _MOST_NAMES else ""
-    return f"there is no field {name!r}; the fields are {', '.join(known[:_MOST_NAMES])}{more}"
+    """Returns the message about a field that does not exist."""
+    more = ", ..." if len(known) > _MAX_NAMES else ""
+    return f"there is no field {name!r}; the fields are {', '.join(known[:_MAX_NAMES])}{more}"
 
 
 def _is_in(field: str, name: str) -> bool:

@@ -1,4 +1,4 @@
-"""A source in front of another, which changes what is read of it."""
+"""Sources that select from or change another source."""
 
 from __future__ import annotations
 
@@ -12,56 +12,56 @@ from fastload.formats.columns import Int64Array
 from fastload.packing.inputs.source import Part, Source
 
 PIECE_BYTES = 8 << 20
-"""Bytes of samples that are read at once where less of them is kept."""
+"""Maximum bytes of samples read at a time if only a part of them is kept."""
 
 
-def like(source: Source) -> dict[str, Any]:
-    """What every source has."""
+def attributes_of(source: Source) -> dict[str, Any]:
+    """Returns the attributes that every source has."""
     return {field.name: getattr(source, field.name) for field in dataclasses.fields(Source)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wrapper(Source):
-    """A source in front of another."""
+    """A source that reads another one."""
 
     inner: Source
 
     def part(self, start: int, stop: int) -> Part:
-        """The samples [start, stop)."""
+        """Returns the samples [start, stop)."""
         return self.inner.part(start, stop)
 
     def take(self, indices: Int64Array) -> Part:
-        """The samples at `indices`."""
+        """Returns the samples at `indices`."""
         return self.inner.take(indices)
 
     def names(self, indices: Int64Array) -> Sequence[str] | None:
-        """Those of the input."""
+        """Returns the names of the inner source."""
         return self.inner.names(indices)
 
     def random_access(self) -> Source:
-        """The same in front of a source that can be read anywhere."""
+        """Returns the wrapper of a source with random access."""
         return dataclasses.replace(self, inner=self.inner.random_access())
 
     def is_copied(self) -> bool:
-        """As the input."""
+        """Returns the value of the inner source."""
         return self.inner.is_copied()
 
     def paths(self) -> Sequence[str]:
-        """Those of the input."""
+        """Returns the files of the inner source."""
         return self.inner.paths()
 
     def inputs(self) -> Any:
-        """Those of the input."""
+        """Returns the inputs of the inner source."""
         return self.inner.inputs()
 
     def options(self) -> dict[str, Any]:
-        """Those of the input, and what is selected of it."""
+        """Returns the options of the inner source and the selection."""
         return {**self.inner.options(), **self.choice()}
 
     @abc.abstractmethod
     def choice(self) -> dict[str, Any]:
-        """What is selected, in JSON's types."""
+        """Returns the selection in JSON types."""
 
     def close(self) -> None:
-        """Closes the input."""
+        """Closes the inner source."""
         self.inner.close()

@@ -1,1 +1,1 @@
-"""Runs the jobs that write shards: in this host's processes or an executor's."""
+"""Runs the jobs that write shards: in processes of this host or on an executor."""

@@ -1,8 +1,8 @@
-"""Runs jobs on an executor of somebody else: threads, processes, or the hosts of a cluster.
+"""Runs jobs on an executor of the user: threads, processes, or the hosts of a cluster.
 
-Nobody can tell how many attempts at a job there are, nor when the last of them ends. So each writes
-a file of its own, in the folder of the plan, and this process alone gives the first that is done
-its final name. An attempt ends soon after the run that it belongs to.
+An executor may start a job several times, and an attempt may end late. So each attempt writes a
+separate temporary file in the folder of the plan, and only this process renames the file of the
+first attempt that finishes. Attempts end soon after their run.
 """
 
 from __future__ import annotations
@@ -33,27 +33,27 @@ from fastload.packing.output.files import TEMPORARY_PREFIX
 from fastload.packing.output.writer import ShardJob, Written
 
 _UNKNOWN_WORKERS = 32
-_LOOK_SECONDS = 1.0
-_PATIENCE_SECONDS = 5.0
-_MOST_INPUTS = 16  # that are looked for
+_CHECK_SECONDS = 1.0  # between two checks of the token
+_WARN_SECONDS = 5.0  # without an answer of a worker
+_MAX_CHECKED_INPUTS = 16
 
 Attempted = tuple[str, Written] | Failure | str
-"""The file that an attempt has written, and what is in it; or what it raised, or an obstacle."""
+"""Path and result of the file that an attempt wrote; or its error, or an obstacle."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """What a worker must see, wherever it is, to take part in a run.
+    """Requirements that a worker must meet before it writes shards of this run.
 
     Attributes:
-        folder: The output.
-        token: A file beside the plan, which is there as long as the run goes on.
-        inputs: Some of the files that are read, and their sizes.
-        host: Where the run was started.
-        version: Of fastload there.
+        folder: Output folder.
+        token: Path of a file next to the plan that exists as long as the run.
+        inputs: Paths and sizes in bytes of some input files.
+        host: Host that started the run.
+        version: Version of fastload on that host.
 
     Example:
-        >>> run = Run.begin("data/train", ["train.parquet"])  # doctest: +SKIP
+        >>> run = Run.start("data/train", ["train.parquet"])  # doctest: +SKIP
         >>> run.obstacle()  # doctest: +SKIP
     """
 
@@ -64,13 +64,13 @@ class Run:
     version: str
 
     @classmethod
-    def begin(cls, folder: str, inputs: Sequence[str]) -> Run:
-        """Makes the token.
+    def start(cls, folder: str, inputs: Sequence[str]) -> Run:
+        """Creates the token.
 
         Raises:
-            OSError: it cannot be made, or an input is not there.
+            OSError: the token cannot be created, or an input does not exist.
         """
-        step = max(-(-len(inputs) // _MOST_INPUTS), 1)
+        step = max(-(-len(inputs) // _MAX_CHECKED_INPUTS), 1)
         sizes = tuple((path, os.stat(path).st_size) for path in inputs[::step])
         token = _new_name(folder, "run")
         with open(token, "x"):
@@ -78,7 +78,7 @@ class Run:
         return cls(folder, token, sizes, platform.node(), _core.__version__)
 
     def end(self) -> None:
-        """Removes the token, by which attempts that still run know."""
+        """Removes the token, which stops attempts that still run."""
         with suppress(FileNotFoundError):
             os.unlink(self.token)
 
@@ -88,16 +88,16 @@ class Run:
             raise RuntimeError("the run has ended")
 
     def without_changed(self) -> Run:
-        """The same without inputs that are not here any more as they were when it began.
+        """Returns the run without input files that changed on this host since it started.
 
-        That they differ for a worker says nothing of it then, but of the input: whoever reads it
-        finds out what that means, as without an executor.
+        Such a file is no evidence against a worker that sees another size. The job that reads the
+        file reports the change, as it does without an executor.
         """
         kept = tuple((path, size) for path, size in self.inputs if _size_of(path) == size)
         return replace(self, inputs=kept)
 
     def obstacle(self) -> str | None:
-        """What keeps this process from taking part; None if nothing does."""
+        """Returns the reason why this process cannot write shards of the run; None if it can."""
         here = platform.node()
         if self.version != _core.__version__:
             return (
@@ -117,7 +117,7 @@ class Run:
                 return f"a worker on {here} cannot see the input {path}: {what}"
             if found != size:
                 what = f"has {found} bytes there and {size} on {self.host}"
-                return f"{path} is another file for a worker on {here}: it {what}"
+                return f"{path} differs for a worker on {here}: it {what}"
         own = _new_name(self.folder, "probe")
         try:
             with open(own, "x"):
@@ -131,21 +131,21 @@ def run_on(
     executor: Executor,
     jobs: Iterable[tuple[int, ShardJob]],
     run: Run,
-    tell: Callable[[str], None],
+    notify: Callable[[str], None],
 ) -> Generator[tuple[int, Written], None, None]:
-    """Runs numbered jobs on an executor and gives their results as they are done.
+    """Runs numbered jobs on an executor and yields their results in order of completion.
 
-    Twice as many as it has workers are with it at once. Before the first, one of its workers is
-    asked whether it can take part.
+    Up to two jobs per worker are submitted at a time. Before the first job, one worker checks that
+    it can write shards of the run.
 
     Args:
-        executor: Which runs them.
-        jobs: Each is made when there is room for it.
-        run: Of which they are; ended here.
-        tell: Called with a sentence if no worker answers for some seconds, which is no error.
+        executor: Executor that runs the jobs.
+        jobs: Numbered jobs; the next one is created when it can be submitted.
+        run: Run of the jobs; this function ends it.
+        notify: Called with a sentence if no worker answers for some seconds, which is no error.
 
     Raises:
-        RuntimeError: the workers cannot take part, or died.
+        RuntimeError: the workers cannot write shards of the run, or died.
         Exception: the first error of a job, with the traceback of its process as the cause.
     """
     flying: dict[Future[Attempted], tuple[int, ShardJob, Run]] = {}
@@ -153,7 +153,7 @@ def run_on(
     try:
         following = next(remaining, None)
         if following is not None:
-            run = _first_look(executor, run, tell)
+            run = _check_worker(executor, run, notify)
         while flying or following is not None:
             room = 2 * max(_workers_of(executor), 1)
             while following is not None and len(flying) < room:
@@ -161,12 +161,12 @@ def run_on(
                 flying[_submit(executor, _attempt, job, run)] = number, job, run
                 following = next(remaining, None)
             done, _ = wait(flying, return_when=FIRST_COMPLETED)
-            # What has succeeded first, so that a failure beside it costs nothing.
+            # Results before errors, so that a failure does not discard finished shards.
             for future in sorted(done, key=_has_failed):
                 number, job, own = flying.pop(future)
                 attempted = _result(future, os.path.basename(job.path))
                 if isinstance(attempted, str):
-                    run = _around(attempted, own)
+                    run = _without_obstacle(attempted, own)
                     flying[_submit(executor, _attempt, job, run)] = number, job, run
                     continue
                 if isinstance(attempted, Failure):
@@ -178,13 +178,13 @@ def run_on(
     finally:
         run.end()
         left = [future for future in flying if not future.cancel()]
-        if isinstance(executor, ThreadPoolExecutor):  # they read what the caller is about to close
+        if isinstance(executor, ThreadPoolExecutor):  # they use files that the caller closes next
             wait(left)
 
 
 @dataclass(frozen=True)
 class _Call:
-    """A call that is made when it is unpickled, and fails there like any other."""
+    """A call that is made during unpickling, so that its errors are those of a job."""
 
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
@@ -197,35 +197,35 @@ def _submit(executor: Executor, function: Callable[..., Any], *arguments: Any) -
     try:
         if isinstance(executor, ThreadPoolExecutor):
             return executor.submit(function, *arguments)
-        # Dask's worker would end, and nobody be told, if a message named what it cannot import.
+        # A Dask worker that cannot import a name in a message exits without reporting an error.
         return executor.submit(pickle.loads, pickle.dumps(_Call(function, arguments)))
-    except BrokenExecutor as error:  # by a job before
+    except BrokenExecutor as error:  # broken by an earlier job
         broken: Future[Any] = Future()
         broken.set_exception(error)
         return broken
 
 
-def _first_look(executor: Executor, run: Run, tell: Callable[[str], None]) -> Run:
-    """The run in which one of the workers can take part; waits until there is one.
+def _check_worker(executor: Executor, run: Run, notify: Callable[[str], None]) -> Run:
+    """Returns the run for which a worker can write shards; waits until a worker answers.
 
     Raises:
-        RuntimeError: it cannot.
+        RuntimeError: the worker cannot write shards of the run.
     """
     future = _submit(executor, Run.obstacle, run)
-    if not wait([future], timeout=_PATIENCE_SECONDS).done:
-        tell(
-            f"no worker has taken a job in {_PATIENCE_SECONDS:g} s; waiting for one: the cluster "
-            "has none (a Dask worker, a free CPU of Ray), or all are at work for somebody else"
+    if not wait([future], timeout=_WARN_SECONDS).done:
+        notify(
+            f"no worker has started a job in {_WARN_SECONDS:g} s; waiting for one: the cluster has "
+            "no workers (Dask workers, free CPUs of Ray), or all workers are busy with other jobs"
         )
-    what = _result(future, "a first look")
-    return run if what is None else _first_look(executor, _around(what, run), tell)
+    what = _result(future, "the check of a worker")
+    return run if what is None else _check_worker(executor, _without_obstacle(what, run), notify)
 
 
-def _around(obstacle: str, run: Run) -> Run:
-    """The run without what may have been in the way.
+def _without_obstacle(obstacle: str, run: Run) -> Run:
+    """Returns the run without changed inputs, which may have caused the obstacle.
 
     Raises:
-        RuntimeError: nothing has changed here, so that the obstacle is the worker's.
+        RuntimeError: no input changed on this host, so the worker cannot write shards of the run.
     """
     changed = run.without_changed()
     if changed == run:
@@ -234,14 +234,14 @@ def _around(obstacle: str, run: Run) -> Run:
 
 
 def _attempt(job: ShardJob, run: Run) -> Attempted:
-    """Does a job, in a worker, into a file that no other attempt knows."""
+    """Runs a job in a worker; writes to a file that no other attempt uses."""
     path = _new_name(run.folder, os.path.basename(job.path))
-    looked = time.monotonic()
+    checked = time.monotonic()
 
     def advance(_: int) -> None:
-        nonlocal looked
-        if time.monotonic() - looked >= _LOOK_SECONDS:
-            looked = time.monotonic()
+        nonlocal checked
+        if time.monotonic() - checked >= _CHECK_SECONDS:
+            checked = time.monotonic()
             run.check()
 
     try:
@@ -251,15 +251,15 @@ def _attempt(job: ShardJob, run: Run) -> Attempted:
         try:
             run.check()
         except RuntimeError:
-            os.unlink(path)  # nobody else will
+            os.unlink(path)  # no other process knows the path
             raise
         return path, written
     except ImportError as error:
-        said = ImportError(
-            f"a worker on {platform.node()} cannot import what reads the input: {error} (a dataset "
-            "given as module:object must be found there, by PYTHONPATH for instance)"
+        explained = ImportError(
+            f"a worker on {platform.node()} cannot import a module that reads the input: {error} "
+            "(a dataset given as module:object must be importable there, for example by PYTHONPATH)"
         )
-        return Failure(said, traceback.format_exc())
+        return Failure(explained, traceback.format_exc())
     except Exception as error:
         if isinstance(error, OSError) and error.filename == path:
             error.filename = job.path
@@ -267,7 +267,7 @@ def _attempt(job: ShardJob, run: Run) -> Attempted:
 
 
 def _size_of(path: str) -> int | None:
-    """None if the file cannot be looked at."""
+    """Returns the size of a file in bytes; None if the file cannot be read."""
     try:
         return os.stat(path).st_size
     except OSError:
@@ -287,24 +287,24 @@ def _has_failed(future: Future[Attempted]) -> bool:
 
 
 def _result(future: Future[Any], what: str) -> Any:
-    """What a job gave.
+    """Returns the result of a call.
 
     Raises:
-        RuntimeError: it did not come to its end.
+        RuntimeError: the executor failed or lost the call.
     """
     try:
         return future.result()
-    except Exception as error:  # of the executor: those of jobs come as results
+    except Exception as error:  # an error of the executor; errors of jobs are results
         text = f"{type(error).__name__}: {error}"
         if isinstance(error, BrokenExecutor):
             text = (
                 f"a process of the executor died ({text}); too little memory? try fewer workers; "
-                "resume=True (--resume) goes on with the rest"
+                "resume=True (--resume) continues with the other shards"
             )
         elif isinstance(error, (ImportError, AttributeError)):
             text = (
-                f"a worker cannot import what it needs ({text}): install fastload "
-                f"{_core.__version__}, and what reads the input, on all hosts"
+                f"a worker cannot import a module ({text}): install fastload "
+                f"{_core.__version__}, and the packages that read the input, on all hosts"
             )
         else:
             text = f"{what}: the executor failed: {text}"
@@ -312,9 +312,9 @@ def _result(future: Future[Any], what: str) -> Any:
 
 
 def _workers_of(executor: Any) -> int:
-    """How many jobs an executor runs at once, as far as it tells."""
+    """Returns the number of calls that an executor runs at a time, 32 if it is unknown."""
     client: Any = getattr(executor, "_client", None)  # Dask's executor
     if hasattr(client, "ncores"):
         return sum(client.ncores().values())
-    count = getattr(executor, "_max_workers", None)  # the standard library's, and ours
+    count = getattr(executor, "_max_workers", None)  # of the standard library and of RayExecutor
     return count if isinstance(count, int) else _UNKNOWN_WORKERS

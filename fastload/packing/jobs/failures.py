@@ -1,4 +1,4 @@
-"""Carries the error of a job from one process to another."""
+"""Transports the error of a job from one process to another."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from typing import NoReturn
 
 
 class RemoteTraceback(Exception):
-    """Shows where in the other process an error arose."""
+    """Traceback of an error in another process."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """What a job raised, in a form that can travel.
+    """Error of a job, in a form that can be pickled.
 
     Attributes:
-        error: As it was raised; a RuntimeError with its name and text if it cannot be pickled.
-        text: Its traceback.
+        error: The error that was raised; a RuntimeError with its name and text if it cannot be
+            pickled.
+        text: Traceback of the error.
 
     Example:
         >>> try:
@@ -34,11 +35,11 @@ class Failure:
 
     @classmethod
     def of(cls, error: Exception) -> Failure:
-        """The failure that an error is; called while it is handled."""
+        """Returns the failure for an error; called while the error is handled."""
         text = traceback.format_exc()
         try:
             pickle.loads(pickle.dumps(error))
-        except Exception:  # an exception with a constructor of its own
+        except Exception:  # for example an exception whose constructor takes other arguments
             return cls(RuntimeError(f"{type(error).__name__}: {error}"), text)
         return cls(error, text)
 

@@ -1,8 +1,8 @@
 """Runs jobs in this process or in several.
 
-The processes are plain interpreters that are sent pickled jobs through a socket. Unlike those of
-`multiprocessing` they never import the user's main module again, so scripts need no guard, and
-they end when this process does, however it ends.
+The processes are plain interpreters that receive pickled jobs through a socket. Unlike processes of
+`multiprocessing`, they do not import the user's main module, so scripts need no
+`if __name__ == "__main__"` guard, and they exit when this process exits for any reason.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from fastload.packing.jobs.failures import Failure
 from fastload.packing.output.writer import ShardJob, Written
 
 _REPORT_SECONDS = 0.1
-_MOST_DEATHS = 3  # of one job
-_LARGEST_OBJECT_BYTES = 1 << 20
+_MAX_DEATHS = 3  # of processes, per job
+_MAX_PICKLE_BYTES = 1 << 20
 _START = (
     "import sys; sys.path[:] = sys.argv[2:]; "
     "from fastload.packing.jobs.workers import serve; serve(int(sys.argv[1]))"
@@ -37,18 +37,19 @@ _START = (
 def run_jobs(
     jobs: Iterable[tuple[int, ShardJob]], workers: int, advance: Advance, keep_open: int
 ) -> Generator[tuple[int, Written], None, None]:
-    """Runs numbered jobs and gives their results as they are done.
+    """Runs numbered jobs and yields their results in order of completion.
 
-    The job of a process that dies is given to a fresh one, until three have died of it.
+    If a process dies, a new process repeats its job; three deaths with the same job raise.
 
     Args:
-        jobs: Each is made when a process is free for it.
-        workers: Processes; with one, this process does it all.
-        advance: Told how many samples more were read; of a process that died, that they were not.
-        keep_open: A descriptor that the processes hold, too, as long as they live.
+        jobs: Numbered jobs; the next one is created when a process is free.
+        workers: Number of processes; 1 runs all jobs in this process.
+        advance: Called with the number of samples read since the last call; negative for the
+            samples of a process that died.
+        keep_open: Descriptor that the processes inherit and keep open until they exit.
 
     Raises:
-        RuntimeError: processes died.
+        RuntimeError: three processes died with the same job.
         Exception: the first error of a job, with the traceback of its process as the cause.
     """
     if workers == 1:
@@ -61,7 +62,7 @@ def run_jobs(
         busy: dict[Connection, tuple[_Worker, _Task]] = {}
         orphaned: list[_Task] = []
 
-        def bury(worker: _Worker, task: _Task) -> None:
+        def replace_dead(worker: _Worker, task: _Task) -> None:
             advance(-task.read)
             how = worker.death()
             worker.connection.close()
@@ -70,12 +71,12 @@ def run_jobs(
             idle.append(stack.enter_context(_Worker(keep_open)))
 
         while True:
-            while idle and (task := _following(orphaned, remaining)) is not None:
+            while idle and (task := _next_task(orphaned, remaining)) is not None:
                 worker = idle.pop()
                 if worker.send(task.job):
                     busy[worker.connection] = worker, task
                 else:
-                    bury(worker, task)
+                    replace_dead(worker, task)
             if not busy:
                 return
             for connection in wait(list(busy)):
@@ -88,7 +89,7 @@ def run_jobs(
                     continue
                 del busy[connection]
                 if message is None:
-                    bury(worker, task)
+                    replace_dead(worker, task)
                 else:
                     idle.append(worker)
                     yield task.number, message
@@ -96,13 +97,13 @@ def run_jobs(
 
 @dataclass
 class _Task:
-    """A job on its way.
+    """A job and its attempts.
 
     Attributes:
-        number: Of the job.
-        job: To be done.
-        read: Samples that the process has reported.
-        deaths: Processes that have died of it.
+        number: Number of the job.
+        job: The job.
+        read: Number of samples that its process has reported.
+        deaths: Number of processes that died while they ran it.
     """
 
     number: int
@@ -111,21 +112,21 @@ class _Task:
     deaths: int = 0
 
     def note_death(self, how: str) -> None:
-        """Counts one more process that died.
+        """Counts another process that died.
 
         Raises:
-            RuntimeError: it is not worth another one.
+            RuntimeError: the job has reached the maximum number of deaths.
         """
         self.read = 0
         self.deaths += 1
-        if self.deaths == _MOST_DEATHS:
+        if self.deaths == _MAX_DEATHS:
             name = os.path.basename(self.job.path)
             raise RuntimeError(
-                f"{name}: {self.deaths} worker processes died of it, the last with {how}"
+                f"{name}: {self.deaths} worker processes died while writing it, the last with {how}"
             )
 
 
-def _following(orphaned: list[_Task], remaining: Iterator[tuple[int, ShardJob]]) -> _Task | None:
+def _next_task(orphaned: list[_Task], remaining: Iterator[tuple[int, ShardJob]]) -> _Task | None:
     if orphaned:
         return orphaned.pop()
     following = next(remaining, None)
@@ -133,48 +134,48 @@ def _following(orphaned: list[_Task], remaining: Iterator[tuple[int, ShardJob]])
 
 
 def can_travel(value: object) -> bool:
-    """Tells whether another process can make the value from a small pickle.
+    """Returns whether another process can recreate the value from a small pickle.
 
-    What the main module defines cannot be found there.
+    Definitions of the main module cannot be imported there.
     """
-    pickled = _Limited()
+    pickled = _LimitedFile()
     try:
         pickle.dump(value, pickled)
-        pickle.loads(pickled.content)  # torch cannot make float8 tensors again
-    except Exception:  # whatever the value's own methods raise
+        pickle.loads(pickled.content)  # torch cannot unpickle float8 tensors
+    except Exception:  # the methods of the value may raise anything
         return False
     return b"__main__" not in pickled.content
 
 
-class _Limited:
-    """A file that refuses to become large."""
+class _LimitedFile:
+    """A file in memory with a maximum size."""
 
     def __init__(self) -> None:
         self.content = b""
 
     def write(self, data: Any) -> int:
-        if len(self.content) + memoryview(data).nbytes > _LARGEST_OBJECT_BYTES:
-            raise ValueError("too large")
+        if len(self.content) + memoryview(data).nbytes > _MAX_PICKLE_BYTES:
+            raise ValueError("the pickle is too large")
         self.content += data
         return len(data)
 
 
 class _Worker:
-    """The near end of a process."""
+    """A worker process, seen from this process."""
 
     def __init__(self, keep_open: int) -> None:
-        self.connection, far_end = Pipe()
-        command = [sys.executable, "-c", _START, str(far_end.fileno()), *sys.path]
-        # The mask is inherited: Ctrl-C is for this process alone, which then ends the others.
+        self.connection, remote = Pipe()
+        command = [sys.executable, "-c", _START, str(remote.fileno()), *sys.path]
+        # The worker inherits the mask: only this process handles Ctrl-C, and kills the workers.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
-            descriptors = [far_end.fileno(), keep_open]
+            descriptors = [remote.fileno(), keep_open]
             self._process = subprocess.Popen(
                 command, pass_fds=descriptors, stdin=subprocess.DEVNULL
             )
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        far_end.close()
+        remote.close()
 
     def __enter__(self) -> _Worker:
         return self
@@ -185,7 +186,7 @@ class _Worker:
         self._process.wait()
 
     def send(self, job: ShardJob) -> bool:
-        """Gives it a job; tells whether it lives."""
+        """Sends a job; returns False if the process has died."""
         content = pickle.dumps(job)
         try:
             self.connection.send_bytes(content)
@@ -194,7 +195,7 @@ class _Worker:
         return True
 
     def receive(self) -> Written | int | None:
-        """The result of its job, or how many samples more it has read; None if it died."""
+        """Returns the result of the job or the number of newly read samples; None if it died."""
         try:
             content = self.connection.recv_bytes()
         except (EOFError, OSError):
@@ -206,7 +207,7 @@ class _Worker:
         return message
 
     def death(self) -> str:
-        """How it died, and what may help."""
+        """Returns how the process died, with a hint."""
         code = self._process.wait()
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         hint = "; too little memory? try fewer workers" if code == -signal.SIGKILL else ""
@@ -214,7 +215,7 @@ class _Worker:
 
 
 def serve(descriptor: int) -> None:
-    """The far end: runs the jobs that arrive, until the near end is gone."""
+    """Runs the jobs that arrive on a socket, in a worker process, until the socket is closed."""
     connection = Connection(descriptor)
     jobs: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_receive_jobs, args=(connection, jobs), daemon=True).start()
@@ -230,7 +231,7 @@ def serve(descriptor: int) -> None:
 
 
 def _receive_jobs(connection: Connection, jobs: queue.SimpleQueue[bytes]) -> None:
-    # Always listening, so that this process ends with the other even in the middle of a job.
+    # Always receiving, so that this process exits with the other one even during a job.
     with contextlib.suppress(EOFError, OSError):
         while True:
             jobs.put(connection.recv_bytes())
@@ -238,7 +239,7 @@ def _receive_jobs(connection: Connection, jobs: queue.SimpleQueue[bytes]) -> Non
 
 
 class _Report:
-    """Tells the near end of progress, not more often than it can be seen."""
+    """Reports the number of read samples, at most ten times per second."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection

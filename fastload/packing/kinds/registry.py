@@ -42,7 +42,7 @@ from fastload.packing.kinds import (
     tfrecord,
 )
 from fastload.packing.kinds.mapstyle import Held, open_samples
-from fastload.packing.plan import MOST_STAMPS, changed_since, stamp
+from fastload.packing.plan import MAX_STAMPED_FILES, changed_since, stamp
 
 KINDS: tuple[Kind, ...] = (
     npy.KIND,
@@ -132,7 +132,7 @@ def open_source(
     inventory.choose(chosen.name, chosen.names)
     if inventory.is_folder and chosen is not imagefolder.KIND:
         inventory.check_splits()
-    files = inventory.files if len(inventory.chosen) <= MOST_STAMPS else []
+    files = inventory.files if len(inventory.chosen) <= MAX_STAMPED_FILES else []
     before = stamp(files)  # to open a text is to read it
     opened: Source = chosen.open(inventory, wanted=wanted, **given)
     notices = (*opened.notices, *changed_since(before, files))

@@ -8,7 +8,7 @@ from typing import Any
 
 
 def differences(before: Any, now: Any, name: str = "") -> Iterator[str]:
-    """What two values of JSON's types differ in: a line for each member that does."""
+    """Yields one line for each member in which two values of JSON types differ."""
     if isinstance(before, dict) and isinstance(now, dict):
         for key in dict.fromkeys([*before, *now]):
             inner = f"{name}.{key}" if name else str(key)

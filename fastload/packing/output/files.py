@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, also after a crash."""
+"""Atomic file writes: after a crash, a file is complete or does not exist."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ TEMPORARY_PREFIX = ".tmp-"
 
 @contextlib.contextmanager
 def new_file(path: str) -> Iterator[int]:
-    """Gives a descriptor to write to; the file appears at `path` when the block has succeeded.
+    """Yields a descriptor to write to; the file appears at `path` when the block succeeds.
 
-    It is written beside `path`, flushed to the disk and renamed; what was at `path` is replaced.
+    The data is written to a temporary file in the same folder, flushed to the disk, and renamed to
+    `path`; an existing file is replaced.
 
     Raises:
-        OSError: with `path`, if it cannot be written; nothing is left of it.
+        OSError: the file cannot be written; the error names `path`, and the temporary file is
+            removed.
     """
     folder, name = os.path.split(path)
     temporary = os.path.join(folder, f"{TEMPORARY_PREFIX}{os.getpid()}-{name}")
@@ -35,19 +37,19 @@ def new_file(path: str) -> Iterator[int]:
                 os.unlink(temporary)
             raise
     except OSError as error:
-        if error.filename not in (None, temporary):  # of what was to be written
+        if error.filename not in (None, temporary):  # an error about another file
             raise
         raise OSError(error.errno, error.strerror, path) from error
 
 
 def write_all(descriptor: int, data: memoryview) -> None:
-    """Writes all bytes."""
+    """Writes all bytes at the current offset."""
     while data:
         data = data[os.write(descriptor, data) :]
 
 
 def sync_folder(path: str) -> None:
-    """Flushes the names in a folder to the disk.
+    """Flushes the entries of a folder to the disk.
 
     Raises:
         OSError: the folder cannot be opened or flushed; names the folder.

@@ -1,4 +1,4 @@
-"""The folder that is written: empty, incomplete or a complete dataset, and nothing in between."""
+"""The output folder: empty, an incomplete dataset, or a complete dataset, also after a crash."""
 
 from __future__ import annotations
 
@@ -37,27 +37,27 @@ SHARD_FILE = "shard-{:06d}.safetensors"
 _JOURNAL = "journal.jsonl"
 _REPLACEMENT = "new"
 _OLD_MANIFEST = re.compile(r"fastload\.\d+\.json")
-_PATIENCE_SECONDS = 2.0
-_HELD = "another pack is writing to this folder"
+_LOCK_TIMEOUT_SECONDS = 2.0
+_LOCKED = "another pack is writing to this folder"
 
 
 class OutputFolder:
-    """Holds the folder for one run, between `take` and `close`.
+    """Output folder of one run, locked between `take` and `close`.
 
-    From `begin` to `commit` a plan and a journal in it tell what is being done. A folder without
-    a manifest is incomplete for that time; one with a manifest stays what it was until `commit`.
+    From `start` to `commit`, the folder contains a plan and a journal of the run. In this time, a
+    folder without a manifest is incomplete, and a folder with a manifest remains the old dataset.
 
     Args:
-        path: Of the folder; it need not exist.
+        path: Path of the folder; it need not exist.
 
     Attributes:
-        path: Absolute.
-        lock: The descriptor that holds the lock.
-        journal: Of the run, from `begin` on.
+        path: Absolute path.
+        lock: Descriptor that holds the lock; -1 if the folder is not locked.
+        journal: Journal of the run, available after `start`.
 
     Example:
         >>> folder = OutputFolder("data/train")
-        >>> folder.check_new(overwrite=False)  # raises if there is something in the way
+        >>> folder.check_new(overwrite=False)  # raises if the folder may not be written
     """
 
     journal: Journal
@@ -68,10 +68,10 @@ class OutputFolder:
         self._is_new = False
         self._stack = contextlib.ExitStack()
 
-    # --- What is there ------------------------------------------------------------------------
+    # --- Checks -------------------------------------------------------------------------------
 
     def check_source(self, source: Any) -> None:
-        """Raises ValueError if the folder lies inside the input, should that be a folder, too."""
+        """Raises ValueError if the folder lies inside the input folder."""
         if not isinstance(source, (str, bytes, os.PathLike)) or not os.path.exists(source):
             return
         source = absolute(source)
@@ -80,7 +80,7 @@ class OutputFolder:
             raise ValueError(f"{self.path}: the output lies inside the input {source}")
 
     def check_inputs(self, paths: Iterable[str]) -> None:
-        """Raises ValueError if a file that is read lies in the folder, which would be emptied."""
+        """Raises ValueError if an input file lies in this folder, which is about to be replaced."""
         here = os.path.realpath(self.path)
         above: dict[str, str] = {}
         for path in paths:
@@ -89,16 +89,16 @@ class OutputFolder:
                 above[name] = os.path.realpath(name)
             if os.path.commonpath([here, above[name]]) == here:
                 raise ValueError(
-                    f"{path}: this input lies in the folder that is to be replaced; write to "
+                    f"{path}: this input lies in the folder that would be replaced; write to "
                     "another folder"
                 )
 
     def check_new(self, *, overwrite: bool, resume: bool = False) -> None:
-        """Raises FileExistsError unless a dataset may be written here; changes nothing.
+        """Raises FileExistsError if no dataset may be written here; changes nothing.
 
         Args:
-            overwrite: A dataset, also an incomplete one, may be replaced.
-            resume: An incomplete one may be continued; the caller looks at a complete one.
+            overwrite: A dataset, complete or incomplete, may be replaced.
+            resume: An incomplete dataset may be continued; the caller checks a complete one.
         """
         if not os.path.lexists(self.path):
             return
@@ -112,15 +112,15 @@ class OutputFolder:
         elif not overwrite and not resume:
             if self.has_manifest():
                 what = "the folder holds a packed dataset; --overwrite (overwrite=True) replaces it"
-            elif self.plan() is None:  # killed before it had written anything
+            elif self.plan() is None:  # killed before it wrote its plan
                 return
-            elif self._is_held():
-                what = _HELD
+            elif self._is_locked():
+                what = _LOCKED
             else:
                 what = incomplete(self.path)
             raise FileExistsError(errno.EEXIST, what, self.path)
 
-    def _is_held(self) -> bool:
+    def _is_locked(self) -> bool:
         descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -133,108 +133,108 @@ class OutputFolder:
         return False
 
     def has_manifest(self) -> bool:
-        """Whether it holds a complete dataset."""
+        """True if the folder holds a complete dataset."""
         return os.path.lexists(self._file(MANIFEST))
 
     def plan(self) -> dict[str, Any] | None:
-        """What a run that was broken off had planned."""
+        """Returns the plan of an interrupted run; None if there is none."""
         return _plan(self.path)
 
     def shard(self, file_name: str, number: int) -> str:
-        """The path of a shard."""
+        """Returns the path of a shard."""
         return self._file(shard_file(file_name, number))
 
     # --- The run ------------------------------------------------------------------------------
 
     def take(self) -> None:
-        """Makes the folder, and holds it until `close`; ends a replacement that was killed.
+        """Creates and locks the folder; completes a replacement that was killed.
 
         Raises:
-            FileExistsError: another run holds it.
+            FileExistsError: another run holds the lock.
         """
         self._is_new = not os.path.lexists(self.path)
         os.makedirs(self.path, exist_ok=True)
         self.lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        self._stack.callback(self._let_go)
-        # A pool that forks leaves its processes behind when this one is killed.
-        os.register_at_fork(after_in_child=partial(_let_go_of, weakref.ref(self)))
-        # The processes of a run that was killed hold the lock, too, for the moment they need to
-        # notice; nothing of theirs can appear after it is ours.
-        deadline = time.monotonic() + _PATIENCE_SECONDS
+        self._stack.callback(self._unlock)
+        # Forked pool processes outlive a killed parent; they must not keep the lock.
+        os.register_at_fork(after_in_child=partial(_unlock_in_child, weakref.ref(self)))
+        # Worker processes of a killed run hold the lock until they notice that it ended, so this
+        # waits a moment. They write nothing after they have released it.
+        deadline = time.monotonic() + _LOCK_TIMEOUT_SECONDS
         while True:
             try:
                 fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    raise FileExistsError(errno.EEXIST, _HELD, self.path) from None
+                    raise FileExistsError(errno.EEXIST, _LOCKED, self.path) from None
                 time.sleep(0.02)
-            except OSError:  # network file systems that cannot lock
+            except OSError:  # the network file system does not support locks
                 break
         fresh = self._file(WORK_FOLDER, _REPLACEMENT, MANIFEST)
-        if not self.has_manifest() and os.path.lexists(fresh):  # killed while it was replaced
-            self._move_in()
+        if not self.has_manifest() and os.path.lexists(fresh):  # killed during a replacement
+            self._move_replacement_in()
 
-    def _let_go(self) -> None:
+    def _unlock(self) -> None:
         if self.lock >= 0:
             os.close(self.lock)
             self.lock = -1
 
     def replacement(self) -> OutputFolder:
-        """A folder inside, held until `close`, for a dataset that is to replace this one."""
+        """Returns a locked folder inside this one, for a dataset that will replace this one."""
         fresh = OutputFolder(self._file(WORK_FOLDER, _REPLACEMENT))
         fresh.take()
         self._stack.callback(fresh.close)
         return fresh
 
     def adopt(self, old_files: Iterable[str]) -> None:
-        """Replaces the dataset by the complete one in `replacement`; `take` ends what was begun.
+        """Replaces the dataset by the one in `replacement`; if killed, the next `take` continues.
 
         Args:
-            old_files: The names of the shards that go, with `{:06d}`.
+            old_files: File names of the old shards to remove, with `{:06d}`.
         """
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._file(MANIFEST))
-        sync_folder(self.path)  # before its shards go
+        sync_folder(self.path)  # before the shards are removed
         self._clear_old_manifests()
         self._clear({"files": [SHARD_FILE, NAMES_FILE, *old_files]}, None)
-        self._move_in()
+        self._move_replacement_in()
 
-    def _move_in(self) -> None:
+    def _move_replacement_in(self) -> None:
         fresh = self._file(WORK_FOLDER, _REPLACEMENT)
-        for name in sorted(os.listdir(fresh), key=lambda name: name == MANIFEST):  # that one last
-            if name == WORK_FOLDER:  # a late attempt may still have a file in it
+        for name in sorted(os.listdir(fresh), key=lambda name: name == MANIFEST):  # last
+            if name == WORK_FOLDER:  # a late attempt may still write a file there
                 continue
             if name == MANIFEST:
                 sync_folder(self.path)
             os.rename(os.path.join(fresh, name), self._file(name))
         sync_folder(self.path)
-        # A run that was killed in `adopt` may have left some of the old ones.
+        # A run that was killed in `adopt` may have left old shards.
         self._clear({"files": [SHARD_FILE, NAMES_FILE]}, read_manifest(self.path))
         self.finish()
 
-    def begin(self, plan: dict[str, Any], keep: Manifest | None, *, resume: bool) -> None:
-        """Notes the plan, or takes up the one that is there; clears what else earlier runs wrote.
+    def start(self, plan: dict[str, Any], keep: Manifest | None, *, resume: bool) -> None:
+        """Writes the plan or resumes the existing one; removes other files of earlier runs.
 
         Args:
-            plan: In JSON's types; "files" lists the names of shards, with `{:06d}`, that may be
-                written or removed.
-            keep: The dataset that stays until `commit`; None removes what is there.
-            resume: Go on with what the same plan has written.
+            plan: Plan in JSON types; "files" lists shard names, with `{:06d}`, that may be written
+                or removed.
+            keep: Dataset that stays until `commit`; None removes the existing one.
+            resume: Continue with the shards that the same plan has written.
 
         Raises:
-            ValueError: what is there was begun with another plan.
+            ValueError: the existing plan differs.
         """
         self.clear_temporary()
         before = self.plan()
         if resume and before is not None:
             self._check_same(before, plan)
         else:
-            self._note(plan, before)
+            self._write_plan(plan, before)
             if keep is None:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(self._file(MANIFEST))
-                sync_folder(self.path)  # before its shards go
+                sync_folder(self.path)  # before the shards are removed
                 self._clear_old_manifests()
             self._clear(self.plan() or plan, keep)
         self.journal = Journal(self._file(WORK_FOLDER, _JOURNAL))
@@ -242,43 +242,44 @@ class OutputFolder:
 
     @contextlib.contextmanager
     def undone_if_refused(self, keep: Manifest | None = None, *, resume: bool) -> Iterator[None]:
-        """Removes what the run inside writes if it refuses the input, which needs another run.
+        """Removes the output of the `with` block if the block refuses the input.
 
-        What other failures leave can be resumed, and so can what was there before.
+        A refused input (ValueError, TypeError, LookupError) cannot be resumed. The output of other
+        failures stays, since it can be resumed, and so does the output of an earlier run.
 
         Args:
-            keep: The dataset that stays.
-            resume: The run goes on with what is there.
+            keep: Dataset whose files stay.
+            resume: The run continues an earlier one.
         """
         is_fresh = not resume or self.plan() is None
         try:
             yield
         except (ValueError, TypeError, LookupError):
             if is_fresh:
-                with contextlib.suppress(OSError):  # the refusal is what matters
+                with contextlib.suppress(OSError):  # the caller needs the refusal
                     self._clear(self.plan() or {}, keep)
                     self.finish()
                     if self._is_new:
                         os.rmdir(self.path)
                     if os.path.basename(above := os.path.dirname(self.path)) == WORK_FOLDER:
-                        os.rmdir(above)  # of a replacement
+                        os.rmdir(above)  # the work folder of a replaced dataset
             raise
 
     def clear_temporary(self) -> None:
-        """Removes what was broken off."""
+        """Removes temporary files of interrupted writes."""
         for folder in (self.path, self._file(WORK_FOLDER)):
             for name in os.listdir(folder) if os.path.isdir(folder) else ():
                 if name.startswith(TEMPORARY_PREFIX):
-                    with contextlib.suppress(FileNotFoundError):  # its attempt ends at this moment
+                    with contextlib.suppress(FileNotFoundError):  # its writer just removed it
                         os.unlink(os.path.join(folder, name))
 
     def commit(self, manifest: Manifest, writer: str, *, replaces: Manifest | None = None) -> None:
-        """Makes the dataset complete.
+        """Writes the manifest, which makes the dataset complete.
 
         Args:
-            manifest: Of the dataset.
-            writer: Names the program.
-            replaces: The generation before, which stays readable under a name of its own.
+            manifest: Manifest of the dataset.
+            writer: Name of the writing program.
+            replaces: Previous generation, whose manifest stays readable under its own name.
         """
         sync_folder(self.path)
         if replaces is not None:
@@ -293,9 +294,9 @@ class OutputFolder:
         self.finish()
 
     def finish(self) -> None:
-        """Removes plan and journal."""
+        """Removes plan, journal and replacement folder."""
         self.clear_temporary()
-        # The plan last: as long as it is there, it tells what was committed.
+        # The plan is removed last: while it exists, a resumed run can see that it had committed.
         for name in (_JOURNAL, PLAN):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._file(WORK_FOLDER, name))
@@ -304,7 +305,7 @@ class OutputFolder:
             os.rmdir(self._file(WORK_FOLDER))
 
     def close(self) -> None:
-        """Lets the folder go."""
+        """Unlocks the folder and closes the journal."""
         self._stack.close()
 
     def _file(self, *names: str) -> str:
@@ -313,15 +314,15 @@ class OutputFolder:
     def _check_same(self, before: dict[str, Any], plan: dict[str, Any]) -> None:
         old, new = ({**p, "files": None} for p in (before, plan))
         if changed := list(differences(old, json.loads(json.dumps(new)))):
-            again = "--overwrite (overwrite=True)"
+            advice = "--overwrite (overwrite=True) starts again"
             if plan["task"] != "pack":
-                again = "without --resume it"
+                advice = "remove --resume (resume=True) to start again"
             raise ValueError(
                 f"{self.path}: cannot be resumed, because input or options changed: "
-                f"{'; '.join(changed)}; {again} begins again"
+                f"{'; '.join(changed)}; {advice}"
             )
 
-    def _note(self, plan: dict[str, Any], before: dict[str, Any] | None) -> None:
+    def _write_plan(self, plan: dict[str, Any], before: dict[str, Any] | None) -> None:
         work = self._file(WORK_FOLDER)
         os.makedirs(work, exist_ok=True)
         with contextlib.suppress(FileNotFoundError):
@@ -337,7 +338,7 @@ class OutputFolder:
         sync_folder(self.path)
 
     def _clear(self, plan: dict[str, Any], keep: Manifest | None) -> None:
-        """Removes the shards that have one of the plan's names and are not of the dataset."""
+        """Removes files with shard names of the plan that do not belong to the kept dataset."""
         kept = set(keep.files()) if keep is not None else set()
         patterns = [_pattern(file_name) for file_name in plan.get("files", [])]
         for name in os.listdir(self.path):
@@ -350,24 +351,24 @@ class OutputFolder:
                 os.unlink(self._file(name))
 
 
-def _let_go_of(reference: weakref.ref[OutputFolder]) -> None:
-    # Handlers cannot be taken back: this one keeps nothing alive.
+def _unlock_in_child(reference: weakref.ref[OutputFolder]) -> None:
+    # Fork handlers cannot be unregistered, so this one holds only a weak reference.
     if (folder := reference()) is not None:
-        folder._let_go()
+        folder._unlock()
 
 
 def _pattern(file_name: str) -> re.Pattern[str]:
-    before, _, behind = file_name.partition("{:06d}")
-    return re.compile(rf"{re.escape(before)}\d{{6,}}{re.escape(behind)}")
+    before, _, after = file_name.partition("{:06d}")
+    return re.compile(rf"{re.escape(before)}\d{{6,}}{re.escape(after)}")
 
 
 def files_of(manifests: Iterable[Manifest]) -> list[str]:
-    """The names of shards, with `{:06d}`, of datasets."""
+    """Returns the shard file names, with `{:06d}`, of datasets."""
     return list(dict.fromkeys(g.file_name for manifest in manifests for g in manifest.groups))
 
 
 def unfinished(path: AnyPath) -> tuple[int, int] | None:
-    """How many shards of how many a run that was broken off has finished; None if none was."""
+    """Returns the finished and the planned shards of an interrupted run; None if there is none."""
     plan = _plan(absolute(path))
     if plan is None or "shards" not in plan:
         return None

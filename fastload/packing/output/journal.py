@@ -1,4 +1,4 @@
-"""What a run has finished, shard by shard: one line on the disk for each."""
+"""Journal of the finished shards of a run, one flushed line for each."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from fastload.packing.output.files import errors_name, sync_folder, write_all
 from fastload.packing.output.writer import Written
 
 Key = tuple[str, int]
-"""A group and the number of a shard in it."""
+"""Name of a column set, and the number of a shard in it."""
 
 
 class Journal:
-    """The lines of `.fastload/journal.jsonl`.
+    """Lines of `.fastload/journal.jsonl`.
 
-    A line is written after its shard, and is on the disk before the next step is taken. A line
-    that was torn by a crash, and all behind it, count for nothing.
+    A line is written after its shard, and flushed to the disk before the run continues. A line that
+    a crash left incomplete is ignored, and so are all lines after it.
 
     Args:
-        path: Of the file; made if there is none.
+        path: Path of the file, which is created if it does not exist.
 
     Attributes:
-        written: The finished shards, by group and number.
+        written: Finished shards, by column set and number.
 
     Example:
         >>> with contextlib.closing(Journal("out/.fastload/journal.jsonl")) as journal:
@@ -44,12 +44,12 @@ class Journal:
             os.truncate(self._descriptor, size)
 
     def add(self, group: str, shard: int, written: Written) -> None:
-        """Notes a finished shard."""
+        """Records a finished shard."""
         self._append({"group": group, "shard": shard, **asdict(written)})
         self.written[group, shard] = written
 
     def drop(self, group: str, first: int) -> None:
-        """Notes that the shards from `first` on are about to change and count no longer."""
+        """Records that the shards from `first` on will change and are no longer finished."""
         self._append({"group": group, "dropped_from": first})
         _forget(self.written, group, first)
 
@@ -65,10 +65,10 @@ class Journal:
 
 
 def replay(path: str) -> tuple[dict[Key, Written], int]:
-    """What a journal says is finished, and the size of the lines that are whole.
+    """Returns the finished shards of a journal, and the size of its complete lines in bytes.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the journal cannot be read.
     """
     written: dict[Key, Written] = {}
     size = 0
@@ -95,7 +95,7 @@ def _forget(written: dict[Key, Written], group: str, first: int) -> None:
 
 def _written(entry: dict[str, Any]) -> Written:
     skipped = tuple(Skipped(**of) for of in entry.pop("skipped"))
-    # Journals of versions that refused missing values do not have the key.
+    # Journals of versions without missing= do not have this key.
     missing = MissingCounts(**entry.pop("missing", {}))
     rest = {key: _tuples(value) for key, value in entry.items()}
     return Written(**rest, skipped=skipped, missing=missing)

@@ -1,4 +1,4 @@
-"""Writes one shard: beside its final name, then renamed."""
+"""Writes one shard to a temporary file in the same folder, then renames it."""
 
 from __future__ import annotations
 
@@ -32,18 +32,19 @@ _WRITEBACK_BYTES = 8 << 20
 
 @dataclass(frozen=True)
 class Written:
-    """A finished shard.
+    """Result of writing a shard.
 
     Attributes:
-        rows: Of the shard; no file was written if there are none.
-        file_bytes: Of the file.
-        crc32c: Of the whole file.
-        skipped: Inputs that were left out.
-        class_counts: For each field that numbers classes, the samples of each class; those of no
-            class (-1) count nowhere.
-        totals: For each ragged field, the elements of all samples.
-        missing: What was dropped and filled because values were missing.
-        places: Where samples were left out of the part, if it has images, whose names are kept.
+        rows: Number of rows; no file was written if it is 0.
+        file_bytes: Size of the file in bytes.
+        crc32c: CRC-32C of the whole file.
+        skipped: Bad inputs that were left out.
+        class_counts: For each field that numbers classes, the number of samples of each class.
+            Samples without a class (-1) are not counted.
+        totals: For each ragged field, the number of elements of all samples.
+        missing: Number of samples dropped and filled because values were missing.
+        places: Indices of the left-out samples within the part, if it has images, whose names are
+            stored.
     """
 
     rows: int
@@ -58,15 +59,15 @@ class Written:
 
 @dataclass(frozen=True)
 class ShardJob:
-    """A shard to be written, with all that a process needs for it.
+    """A shard to write; can be pickled and run in another process.
 
     Attributes:
-        path: The final path of the file.
-        fields: Of its columns.
-        dataset: The id of the dataset.
-        shard: Its number.
-        part: The samples.
-        classes: For each field that numbers classes, its column and their count.
+        path: Final path of the file.
+        fields: Fields of its columns.
+        dataset: Id of the dataset.
+        shard: Number of the shard.
+        part: Samples of the shard.
+        classes: For each field that numbers classes, its column and the number of classes.
     """
 
     path: str
@@ -80,7 +81,7 @@ class ShardJob:
         """Reads the samples and writes the file.
 
         Raises:
-            OSError: with the path of the shard, if it cannot be written; nothing is left of it.
+            OSError: the shard cannot be written; the error names its path, and no file is left.
         """
         columns = self.part.stream(advance)
         if columns is not None:
@@ -91,7 +92,7 @@ class ShardJob:
         rows = self.part.read(advance)
         written = self._write(rows.columns, rows.skipped)
         has_images = any(field.logical == IMAGE for field in self.fields)
-        return replace(written, missing=rows.counts, places=rows.places if has_images else ())
+        return replace(written, missing=rows.counts, places=rows.left_out if has_images else ())
 
     def _write(self, columns: Sequence[AnyStreamed], skipped: tuple[Skipped, ...] = ()) -> Written:
         count, totals = len(columns[0]), totals_of(columns)
@@ -108,7 +109,7 @@ class ShardJob:
 
 
 def totals_of(columns: Sequence[AnyStreamed]) -> tuple[int, ...]:
-    """The elements of each ragged column."""
+    """Returns the number of elements of each ragged column."""
     ragged = [column for column in columns if isinstance(column, (Ragged, StreamedRagged))]
     return tuple(int(column.offsets[-1]) for column in ragged)
 
@@ -116,19 +117,19 @@ def totals_of(columns: Sequence[AnyStreamed]) -> tuple[int, ...]:
 def write_shard(
     path: str, layout: Layout, dataset: str, shard: int, columns: Sequence[AnyStreamed]
 ) -> int:
-    """Writes a shard and gives the CRC-32C of the file.
+    """Writes a shard and returns the CRC-32C of the file.
 
     Args:
-        path: The final path; what is there is replaced.
-        layout: Of the shard.
-        dataset: The id of the dataset.
-        shard: The number of the shard.
-        columns: An array for each field, contiguous and of its storage dtype; or what is `Ragged`
-            or streamed.
+        path: Final path; an existing file is replaced.
+        layout: Layout of the shard.
+        dataset: Id of the dataset.
+        shard: Number of the shard.
+        columns: For each field, a contiguous array of its storage dtype, a `Ragged` or a streamed
+            column.
 
     Raises:
-        OSError: with `path`; nothing is left of the shard.
-        UnstreamableError: as the columns; likewise.
+        OSError: the shard cannot be written; the error names `path`, and no file is left.
+        UnstreamableError: a streamed column raised it; no file is left.
     """
     header = memoryview(layout.header(dataset, shard))
     with new_file(path) as descriptor:
@@ -139,15 +140,15 @@ def write_shard(
         data_bytes = layout.file_bytes - layout.data_start - layout.crc.begin
         tail = tail.ljust(data_bytes, b"\0")
         write_all(descriptor, memoryview(tail))
-    whole, left = header_crc, layout.crc.begin
+    file_crc, left = header_crc, layout.crc.begin
     for crc in crcs:
-        whole = _core.crc32c_combine(whole, crc, min(left, CRC_BLOCK_BYTES))
+        file_crc = _core.crc32c_combine(file_crc, crc, min(left, CRC_BLOCK_BYTES))
         left -= CRC_BLOCK_BYTES
-    return _core.crc32c(tail, whole)
+    return _core.crc32c(tail, file_crc)
 
 
 def read_columns(path: str, layout: Layout) -> list[AnyColumn]:
-    """The columns of a shard, mapped: they stay valid when the file is replaced."""
+    """Returns the memory-mapped columns of a shard, which stay valid when the file is replaced."""
     content = np.memmap(path, np.uint8, "r")
     totals = iter(layout.totals)
     columns: list[AnyColumn] = []
@@ -164,9 +165,10 @@ def read_columns(path: str, layout: Layout) -> list[AnyColumn]:
 
 
 def _write_data(descriptor: int, layout: Layout, columns: Sequence[AnyStreamed]) -> list[int]:
-    """Writes the data section but the checksums, which it gives.
+    """Writes the data section without its checksums, and returns them.
 
-    What lies before streamed images is written behind them: their sizes are known only then.
+    Tensors in front of streamed images are written after them, because the sizes of the images are
+    known only then.
     """
     contents = _contents(layout, columns)
     tensors = layout.tensors[: layout.tensors.index(layout.crc)]
@@ -175,7 +177,7 @@ def _write_data(descriptor: int, layout: Layout, columns: Sequence[AnyStreamed])
     begin = tensors[split].begin if tensors else 0
     late = _write_blocks(descriptor, layout.data_start, begin, _pieces(tensors[split:], contents))
     early = _write_blocks(descriptor, layout.data_start, 0, _pieces(tensors[:split], contents))
-    if early and late and begin % CRC_BLOCK_BYTES:  # they share a block
+    if early and late and begin % CRC_BLOCK_BYTES:  # both wrote a part of the same block
         first, (crc, size_bytes) = early.pop()[0], late.pop(0)
         early.append((_core.crc32c_combine(first, crc, size_bytes), 0))
     os.lseek(descriptor, layout.data_start + layout.crc.begin, os.SEEK_SET)
@@ -185,7 +187,7 @@ def _write_data(descriptor: int, layout: Layout, columns: Sequence[AnyStreamed])
 def _contents(
     layout: Layout, columns: Sequence[AnyStreamed]
 ) -> dict[str, Array | Streamed | StreamedRagged]:
-    """What the tensors of the data section hold, by their names."""
+    """Returns the contents of the tensors of the data section, by tensor name."""
     contents: dict[str, Array | Streamed | StreamedRagged] = {}
     for field, column in zip(layout.fields, columns, strict=True):
         if isinstance(column, (Ragged, StreamedRagged)):
@@ -206,7 +208,7 @@ def _contents(
 def _pieces(
     tensors: Sequence[Tensor], contents: Mapping[str, Array | Streamed | StreamedRagged]
 ) -> Iterator[memoryview]:
-    """The bytes of some tensors; what is none of the contents is a pad."""
+    """Yields the bytes of some tensors; a tensor without contents is padding."""
     for tensor in tensors:
         content = contents.get(tensor.name)
         if content is None:
@@ -218,26 +220,26 @@ def _pieces(
 
 
 def _as_stored(array: Array, field: Field) -> Array:
-    """Bytes other than 0 and 1 are true, and become 1."""
+    """Returns the array as it is stored; bools become 0 and 1."""
     return array.view(np.uint8) != 0 if field.dtype == "bool" else array
 
 
 def _write_blocks(
     descriptor: int, start: int, begin: int, pieces: Iterable[memoryview]
 ) -> list[tuple[int, int]]:
-    """Writes pieces one after the other, and gives checksum and size of what is in each block.
+    """Writes pieces in order; returns the CRC-32C and the number of written bytes of each block.
 
-    The disk is given work as soon as there is some, so that little is left to wait for at the end.
+    Writeback starts every 8 MiB, so that little is left to flush at the end.
 
     Args:
-        descriptor: Of the file.
-        start: The byte of the file where the first block begins.
-        begin: Behind it, where the pieces begin.
-        pieces: To write.
+        descriptor: Descriptor of the file.
+        start: File offset of the first block.
+        begin: Offset of the first piece relative to `start`.
+        pieces: Bytes to write.
     """
     crcs: list[tuple[int, int]] = []
     os.lseek(descriptor, start + begin, os.SEEK_SET)
-    begun = end = start + begin
+    flushed = end = start + begin
     for piece in pieces:
         while piece:
             room = CRC_BLOCK_BYTES - (end - start) % CRC_BLOCK_BYTES
@@ -248,7 +250,7 @@ def _write_blocks(
             crcs[-1] = _core.crc32c(chunk, crc), size_bytes + len(chunk)
             write_all(descriptor, chunk)
             end += len(chunk)
-        if end - begun >= _WRITEBACK_BYTES:
-            _core.start_writeback(descriptor, begun, end - begun)
-            begun = end
+        if end - flushed >= _WRITEBACK_BYTES:
+            _core.start_writeback(descriptor, flushed, end - flushed)
+            flushed = end
     return crcs

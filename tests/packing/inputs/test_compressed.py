@@ -150,9 +150,9 @@ def test_a_file_that_breaks_off_anywhere_is_seen(tmp_path: Path, ending: str) ->
         with pytest.raises(fastload.FormatError) as raised:
             read_all(path)
         what = (
-            f"truncated: .* break off at byte {size} "
+            f"truncated: .* data end at byte {size} "
             if size > 3
-            else "(no .* file, though|truncated)"
+            else "(not a .* file despite|truncated)"
         )
         assert re.search(f"{path}: {what}", str(raised.value))
 
@@ -170,7 +170,7 @@ def test_a_wrong_bit_is_seen_or_does_not_matter(tmp_path: Path, ending: str) -> 
         except fastload.FormatError as error:
             found.append(str(error))
     wrong = [got for got in found if got != text.decode()]  # else it was the time or the like
-    assert all(re.match(f"{path}: (damaged|truncated|no)\\b", got) for got in wrong)
+    assert all(re.match(f"{path}: (damaged|truncated|not)\\b", got) for got in wrong)
     assert len(wrong) > 0.95 * len(packed)
 
 
@@ -193,7 +193,7 @@ def test_what_may_lie_behind_and_between(tmp_path: Path) -> None:
     ):
         (tmp_path / name).write_bytes(packed + behind)
         at = len(packed) + (300 if len(behind) > 300 else 0)
-        damaged(tmp_path / name, tmp_path / "out", f"{name}: garbage behind", f"at byte {at}")
+        damaged(tmp_path / name, tmp_path / "out", f"{name}: garbage after", f"at byte {at}")
 
 
 def test_records_are_named_by_their_place_in_the_text(tmp_path: Path) -> None:
@@ -218,10 +218,10 @@ def test_records_are_named_by_their_place_in_the_text(tmp_path: Path) -> None:
 def test_names_that_are_not_kept(tmp_path: Path, ending: str) -> None:
     put(tmp_path / "in" / f"a.jsonl{ending}", PACK[ending](b"1\n"))
     put(tmp_path / "in/a.jsonl", b"1\n")
-    damaged(tmp_path / "in", tmp_path / "out", f"a.jsonl and a.jsonl{ending} would be read both")
+    damaged(tmp_path / "in", tmp_path / "out", f"a.jsonl and a.jsonl{ending} would both be read")
     for text in (b"", b"1\n2\n3\n"):
         (tmp_path / f"b.jsonl{ending}").write_bytes(text)
-        damaged(tmp_path / f"b.jsonl{ending}", tmp_path / "out", "though named so: it begins")
+        damaged(tmp_path / f"b.jsonl{ending}", tmp_path / "out", "despite its name: it starts with")
 
 
 def test_zstandard_without_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,11 +21,11 @@ from fastload.cli import main
         ),
         (
             ["--engine", "dask", "--scheduler", "x.json"],
-            "--scheduler 'x.json' is neither a file that is there nor an address, such as "
+            "--scheduler 'x.json' is neither an existing file nor an address such as "
             "tcp://head:8786",
         ),
-        (["--scheduler", "tcp://head:1"], "--scheduler is Dask's: --engine dask"),
-        (["--engine", "dask", "--address", "auto"], "--address is Ray's: --engine ray"),
+        (["--scheduler", "tcp://head:1"], "--scheduler needs --engine dask"),
+        (["--engine", "dask", "--address", "auto"], "--address needs --engine ray"),
     ],
 )
 def test_engines_are_told_what_is_theirs(

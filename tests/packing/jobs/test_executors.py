@@ -101,7 +101,7 @@ def test_no_more_than_twice_its_workers_at_once(
     assert max(flying) == 6
 
 
-def test_it_is_said_that_no_worker_has_taken_a_job(
+def test_a_notice_names_the_wait_if_no_worker_has_started_a_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begin = threading.Event()
@@ -121,11 +121,11 @@ def test_it_is_said_that_no_worker_has_taken_a_job(
         begin.set()
         return waited
 
-    monkeypatch.setattr(executors, "_PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(executors, "_WARN_SECONDS", 0.01)
     monkeypatch.setattr(executors, "wait", impatient)
     np.save(tmp_path / "x.npy", np.arange(100))
     shown = io.StringIO()
-    message = "no worker has taken a job in 0.01 s; waiting for one"
+    message = "no worker has started a job in 0.01 s; waiting for one"
     with Late(1) as executor:
         with ProgressDisplay(Console(file=shown, width=1000)) as display:
             fastload.pack(tmp_path / "x.npy", tmp_path / "a", executor=executor, progress=display)
@@ -266,7 +266,7 @@ def test_a_file_that_a_late_attempt_removes_itself(
 def test_a_slow_attempt_notices_that_its_run_has_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(executors, "_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(executors, "_CHECK_SECONDS", 0.0)
     name = patient(tmp_path, monkeypatch)
     with Twice() as executor:
         fastload.pack(name, tmp_path / "out", executor=executor, shard_size=1024)

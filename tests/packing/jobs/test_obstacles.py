@@ -39,7 +39,7 @@ def test_a_worker_that_cannot_take_part_is_named(tmp_path: Path) -> None:
     source, out = tmp_path / "x.npy", tmp_path / "out"
     np.save(source, np.arange(10))
     (out / ".fastload").mkdir(parents=True)
-    run = Run.begin(str(out), [str(source)])
+    run = Run.start(str(out), [str(source)])
     assert run.obstacle() is None
     assert len(os.listdir(out / ".fastload")) == 1
     here = platform.node()
@@ -52,7 +52,7 @@ def test_a_worker_that_cannot_take_part_is_named(tmp_path: Path) -> None:
     np.save(source, np.arange(11))
     changed = run.obstacle()
     assert changed is not None
-    assert f"{source} is another file for a worker on {here}: it has 216 bytes there" in changed
+    assert f"{source} differs for a worker on {here}: it has 216 bytes there" in changed
     source.unlink()
     gone = run.obstacle()
     assert gone is not None
@@ -174,7 +174,7 @@ def test_inputs_that_cannot_travel_are_refused_before_anything_is_written(
     out = tmp_path / "out"
     for local in (tmp_path / "x.npz", {"x": np.arange(3)}):
         text = refused(local, out, executor=threads)
-        assert "one process reads it" in text
+        assert "one process must read it" in text
         assert "pack it without executor= (--engine), or save it as .npy files first" in text
     fastload.pack(np.arange(3), tmp_path / "append")
     with ProcessPoolExecutor(1, get_context("spawn")) as processes:
@@ -190,7 +190,7 @@ def test_inputs_that_cannot_travel_are_refused_before_anything_is_written(
 
 def test_executor_and_workers_are_one_choice(tmp_path: Path, threads: ThreadPoolExecutor) -> None:
     message = refused(np.arange(3), tmp_path / "out", executor=threads, workers=2)
-    assert "choose one" in message
+    assert "mutually exclusive" in message
     message = refused(np.arange(3), tmp_path / "out", executor=4)
     assert "executor must be a concurrent.futures.Executor, not a int" in message
 

@@ -72,7 +72,7 @@ def test_a_saved_dataset_keeps_images_and_classes(tmp_path: Path) -> None:
     assert packed.read_manifest(tmp_path / "out").class_fields["label"].counts == (4, 4, 3)
     of = of.set_column(1, "label", pa.array([0] * 9 + [-2, 0]))
     save_to_disk(tmp_path / "bad", of, features)
-    damaged(tmp_path / "bad", tmp_path / "no", "00001-of-00002.arrow: row 3", "-2 is none of its")
+    damaged(tmp_path / "bad", tmp_path / "no", "00001-of-00002.arrow: row 3", "-2 is not a class")
 
 
 def test_what_a_saved_dataset_says_must_be_there(tmp_path: Path) -> None:
@@ -109,4 +109,4 @@ def test_a_stranger_and_odd_columns(tmp_path: Path) -> None:
     write_stream(pa.table({"w": pa.array(["a", "b"]).dictionary_encode()}), path, 9)
     damaged(path, out, "a.arrow: a dictionary at byte")
     write_stream(pa.table([pa.array([1]), pa.array([2])], names=["x", "x"]), path, 9)
-    assert "two columns have one name" in refused(path, out)
+    assert "two columns have the same name" in refused(path, out)

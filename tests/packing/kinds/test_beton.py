@@ -257,7 +257,7 @@ def test_images_of_two_sizes_need_resize_or_encoded(tmp_path: Path) -> None:
         if height > 4:
             damaged(path, tmp_path / "out", "'image'", "differ in size; --resize")
     text = refused(path, tmp_path / "out", encoded=True, resize=3)
-    assert text.startswith("ValueError: encoded images")
+    assert text.startswith("ValueError: encoded and resize are")
     fastload.pack(path, tmp_path / "out", encoded=True)
     with Image.open(io.BytesIO(fastload.open(tmp_path / "out")[5]["image"])) as image:
         assert image.size == (4, 6)

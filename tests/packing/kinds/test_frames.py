@@ -31,7 +31,7 @@ def test_tables_of_pyarrow(tmp_path: Path) -> None:
     for column in (pa.array([1, 2]), pa.chunked_array([[1], [2]])):
         assert packed(column, tmp_path / "out")[0] == [1, 2]
     assert "sample 1: field 'x'" in refused(pa.table({"x": [1, None]}), tmp_path / "no")
-    assert "two columns have one name" in refused(
+    assert "two columns have the same name" in refused(
         pa.table([pa.array([1]), pa.array([2])], names=["x", "x"]), tmp_path / "no"
     )
 

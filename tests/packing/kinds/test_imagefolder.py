@@ -344,6 +344,6 @@ def test_the_shorter_side_is_resized_as_torchvision_does(tmp_path: Path, kind: s
         np.testing.assert_array_equal(image, np.asarray(resized_and_cropped(picture, 5)))
     for more in ({"resize": 4}, {"encoded": True}):
         text = refused(source, tmp_path / "no", **options, **more)
-        assert "choose one" in text or "cannot be resized" in text
+        assert "mutually exclusive; remove one" in text or "cannot be resized" in text
     manifest = packed.read_manifest(tmp_path / "out")
     assert manifest.source["resize_shorter"] == 5

@@ -123,14 +123,14 @@ def test_dtypes_and_ragged_fields_are_what_is_said(tmp_path: Path) -> None:
         ('{"x": 9223372036854775808}', "exceeds int64"),
         ('{"x": "text"}', "'x' is utf8"),
         ("{}", "'x': the value is missing"),
-        ('{"x": 1, "y": 1}', "'y' is not in the samples that were looked at"),
-        ("[1]", "a dict is needed"),
-        ('{"x": [1, [2]]}', "unequal"),
+        ('{"x": 1, "y": 1}', "'y' is not in the probed samples"),
+        ("[1]", "must be a dict"),
+        ('{"x": [1, [2]]}', "differ in shape"),
         ('{"x": ["a"]}', "list of str"),
-        ('{"x": [true, 2]}', "true and false among numbers"),
-        ('{"x": [[true, 2]]}', "true and false among numbers"),
-        ('{"x": [9007199254740993, 0.5]}', "float64 does not hold"),
-        ('{"x": [[9007199254740993, 0.5]]}', "float64 does not hold"),
+        ('{"x": [true, 2]}', "a list of bools and numbers"),
+        ('{"x": [[true, 2]]}', "a list of bools and numbers"),
+        ('{"x": [9007199254740993, 0.5]}', "float64 cannot represent"),
+        ('{"x": [[9007199254740993, 0.5]]}', "float64 cannot represent"),
     ],
 )
 def test_values_that_differ_stop_with_their_line(tmp_path: Path, line: str, part: str) -> None:
@@ -154,7 +154,7 @@ def test_lines_that_are_no_json_are_listed_or_stop(tmp_path: Path) -> None:
         tmp_path / "a.jsonl", tmp_path / "no", "line 1, at byte 0: not JSON: Expecting", strict=True
     )
     (tmp_path / "a.jsonl").write_text("x\ny\n")
-    damaged(tmp_path / "a.jsonl", tmp_path / "no", "none of 2 jsonl records", "line 1")
+    damaged(tmp_path / "a.jsonl", tmp_path / "no", "none of 2 probed jsonl records", "line 1")
     (tmp_path / "a.jsonl").write_text("\n\n")
     damaged(tmp_path / "a.jsonl", tmp_path / "no", "no jsonl records")
 
@@ -190,7 +190,7 @@ def test_texts_become_tokens_of_the_narrowest_dtype(tmp_path: Path) -> None:
     fastload.pack(tmp_path / "a.jsonl", tmp_path / "wide", **options)
     assert str(fastload.open(tmp_path / "wide").fields[0]) == "uint32 [-1]"
     text = refused(tmp_path / "a.jsonl", tmp_path / "no", dtype="uint16", **options)
-    assert "65537 tokens, which uint16 does not hold" in text
+    assert "65537 tokens, too many for uint16" in text
     assert "no token 'x'" in refused(tmp_path / "a.jsonl", tmp_path / "no", eos="x", **options)
     fastload.pack(tmp_path / "a.jsonl", tmp_path / "long", dtype="int64", **options)
     assert str(fastload.open(tmp_path / "long").fields[0]) == "int64 [-1]"
@@ -201,7 +201,7 @@ def test_tokenizers_and_texts_that_are_none(tmp_path: Path) -> None:
     write(tmp_path / "a.jsonl", [{"text": "a"}, {"text": 1}, {"text": "b"}])
     (tmp_path / "t.json").write_text("{}")
     path = tmp_path / "t.json"
-    damaged(tmp_path / "a.jsonl", tmp_path / "out", "t.json: no tokenizer", tokenizer=path)
+    damaged(tmp_path / "a.jsonl", tmp_path / "out", "t.json: not a tokenizer", tokenizer=path)
     assert "--tokenizer" in refused(tmp_path / "a.jsonl", tmp_path / "no", eos="x")
     tokenizer_file(tmp_path / "t.json", {"?": 0, "a": 1})
     report = fastload.pack(tmp_path / "a.jsonl", tmp_path / "some", tokenizer=tmp_path / "t.json")
@@ -231,23 +231,26 @@ def test_tiktoken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [sample["tokens"] for sample in samples_of(tmp_path / "out")] == want
     assert want[0][0] == 256
     text = refused(tmp_path / "a.jsonl", tmp_path / "no", dtype="uint8", **options)
-    assert "301 tokens, which uint8 does not hold" in text
+    assert "301 tokens, too many for uint8" in text
     assert np.dtype("uint16").name == fastload.open(tmp_path / "out").fields[0].dtype
 
 
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ("1e400", "1e400 is larger than what float64 holds"),
-        ("-1e-400", "-1e-400 is smaller than what float64 holds"),
-        ("0." + "0" * 400 + "1", "is smaller than what float64 holds"),
-        ("1" + "0" * 400 + ".0", "is larger than what float64 holds"),
-        ("9007199254740993.0", "is an integer that float64 does not hold"),
+        ("1e400", "1e400 is too large for float64"),
+        ("-1e-400", "-1e-400 is too small for float64"),
+        ("0." + "0" * 400 + "1", "is too small for float64"),
+        ("1" + "0" * 400 + ".0", "is too large for float64"),
+        ("9007199254740993.0", "is an integer that float64 cannot represent"),
         ("18446744073709551616", "exceeds int64"),
-        ("[1.5, 1e400]", "1e400 is larger"),
-        ("[9007199254740993, 0.5]", "an integer among floats"),
-        ("[18446744073709551615, -1]", "integers that no dtype holds all of"),
-        ("[1, true]", "true and false among numbers"),
+        ("[1.5, 1e400]", "1e400 is too large"),
+        (
+            "[9007199254740993, 0.5]",
+            "an integer that float64 cannot represent",
+        ),
+        ("[18446744073709551615, -1]", "no dtype can represent all of its integers"),
+        ("[1, true]", "a list of bools and numbers"),
     ],
 )
 def test_numbers_do_not_change(tmp_path: Path, value: str, message: str) -> None:
@@ -276,19 +279,21 @@ def test_lists_that_are_empty_in_all_samples_looked_at(tmp_path: Path) -> None:
     odd = next(row for row in range(300) if row not in probed(300))
     lines[odd] = {"x": [7, 8]}
     write(path, lines)
-    damaged(path, out, "type cannot be known", "--dtypes x=DTYPE", "--ragged x", "--fields")
+    damaged(path, out, "dtype is unknown", "--dtypes x=DTYPE", "--ragged x", "--fields")
     fastload.pack(path, out, dtypes={"x": "int64"})
     assert samples_of(out)[odd]["x"] == [7, 8]
     damaged(path, tmp_path / "no", f"a.jsonl: line {odd + 1}", "int64 [2]", ragged=["x"])
     for empty in ("[]", '{"x": [[]]}', '{"x": {"y": []}}'):
         path.write_text(f"{empty}\n")
-        damaged(path, tmp_path / "no", "type cannot be known")
+        damaged(path, tmp_path / "no", "dtype is unknown")
 
 
 @pytest.mark.parametrize("line", ["{}", '{"a": {}}', '{"a": {"b": {}}}'])
 def test_samples_that_hold_nothing(tmp_path: Path, line: str) -> None:
     (tmp_path / "a.jsonl").write_text(f"\n{line}\n{line}\n")
-    damaged(tmp_path / "a.jsonl", tmp_path / "out", "a.jsonl: line 2, at byte 1", "holds nothing")
+    damaged(
+        tmp_path / "a.jsonl", tmp_path / "out", "a.jsonl: line 2, at byte 1", "the sample is empty"
+    )
 
 
 @pytest.mark.parametrize("encoding", ["latin-1", "utf-16", "utf-16-be", "shift_jis", "cp037"])

@@ -57,7 +57,7 @@ def test_keys_in_another_order_are_the_same_sample(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("samples", "parts"),
     [
-        ([{"a": 1, "b": None}], ("sample 0", "'b'", "no value was seen of it")),
+        ([{"a": 1, "b": None}], ("sample 0", "'b'", "no value was seen")),
         ([{"a": 1, "b": 2}, {"a": 3}], ("sample 1", "'b'", "the value is missing")),
         ([{"a": 1}, {"a": 3, "b": 2}], ("sample 0", "'b'", "the value is missing")),
         ([{"a": {"b": 1}}, {"a": {"c": 1}}], ("sample 1", "'a.b'", "the value is missing")),
@@ -69,11 +69,11 @@ def test_keys_in_another_order_are_the_same_sample(tmp_path: Path) -> None:
         (["text", 3], ("ValueError", "sample 1", "int64", "utf8")),
         (["a", "b", "c\ud800"], ("ValueError", "sample 2", "surrogate at character 1")),
         ([[1], [1, 2], ["a", "b"]], ("TypeError", "sample 2", "list of str")),
-        ([[[1], [2]], [[1, 2]], [[1, 2], [3]]], ("ValueError", "sample 2", "unequal")),
+        ([[[1], [2]], [[1, 2]], [[1, 2], [3]]], ("ValueError", "sample 2", "differ in shape")),
         ([(1, 2), (1, 2, 3)], ("TypeError", "sample 1", "tuple of 2")),
         ([{"a": 1}, 2], ("TypeError", "sample 1", "dict")),
         ([np.array(["text"])], ("TypeError", "'data'", "dtype")),
-        ([{}], ("ValueError", "sample 0: it holds nothing")),
+        ([{}], ("ValueError", "sample 0: the sample is empty")),
         ([], ("ValueError", "the dataset is empty")),
         (5, ("TypeError", "__len__ and __getitem__")),
         (iter([1]), ("TypeError", "__len__ and __getitem__")),

@@ -58,7 +58,7 @@ def test_a_change_of_mind_after_a_break(tmp_path: Path, monkeypatch: pytest.Monk
     with stopped_at(monkeypatch, 1):
         fastload.add_column(out, np.arange(9.0), name="m", shard_size=16)
     assert (out / "m-000000.safetensors").exists()
-    with pytest.raises(ValueError, match="without --resume it begins again"):
+    with pytest.raises(ValueError, match=r"remove --resume \(resume=True\) to start again"):
         fastload.append({"x": np.arange(3)}, out, resume=True)
     fastload.append({"x": np.arange(3)}, out)
     assert not (out / "m-000000.safetensors").exists()
@@ -88,7 +88,7 @@ def test_ctrl_c_of_an_append_tells_how_to_go_on(tmp_path: Path) -> None:
 
 
 def test_only_one_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folder, "_PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(folder, "_LOCK_TIMEOUT_SECONDS", 0.0)
     out = tmp_path / "out"
     fastload.pack(np.zeros((4, 100), int), out)
     with unfinished(tmp_path):

@@ -71,7 +71,7 @@ def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_two_at_once_into_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folder, "_PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(folder, "_LOCK_TIMEOUT_SECONDS", 0.0)
     with unfinished(tmp_path):
         process = start(tmp_path, 1)
         wait_for((tmp_path / "out/shard-000001.safetensors").exists)
@@ -194,7 +194,7 @@ def test_a_dataset_does_not_replace_what_it_is_read_from(tmp_path: Path, how: st
     if how == "file":
         source = out / "shard-000000.safetensors"
         options = {"kind": "safetensors"}
-    with pytest.raises(ValueError, match="lies in the folder that is to be replaced"):
+    with pytest.raises(ValueError, match="lies in the folder that would be replaced"):
         fastload.pack(source, out, overwrite=True, **options)
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
     fastload.pack(source, tmp_path / "other", **options)

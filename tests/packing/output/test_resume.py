@@ -167,10 +167,10 @@ def test_finished_shards_are_kept_and_the_rest_is_written(
     assert same_bytes(tmp_path / "out", tmp_path / "clean")
     # Once more: there is nothing to do.
     again = fastload.pack(out=tmp_path / "out", resume=True, **pack)
-    assert again.notices == ("it was complete already",)
+    assert again.notices == ("the dataset was already complete",)
     with pytest.raises(FileExistsError, match="holds another packed dataset"):
         fastload.pack(out=tmp_path / "out", resume=True, **{**pack, "shard_size": 32})
-    with pytest.raises(ValueError, match="choose one"):
+    with pytest.raises(ValueError, match="resume and overwrite are mutually exclusive"):
         fastload.pack(out=tmp_path / "out", resume=True, overwrite=True, **pack)
 
 
@@ -310,7 +310,7 @@ def test_another_input_is_not_resumed(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_many_files_are_stamped_folder_by_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plan, "MOST_STAMPS", 10)
+    monkeypatch.setattr(plan, "MAX_STAMPED_FILES", 10)
     images(tmp_path / "in")
     with stopped_at(monkeypatch, 1):
         fastload.pack(tmp_path / "in", tmp_path / "out", shard_size=64, workers=1)
@@ -358,5 +358,5 @@ def test_an_input_that_changed_after_it_was_packed_is_not_complete(tmp_path: Pat
     fastload.pack(path, out, resume=True)
     np.save(path, np.arange(10) + 100)
     os.utime(path, ns=(time.time_ns() + 10**9,) * 2)
-    with pytest.raises(FileExistsError, match=r"x\.npy was changed after it was packed"):
+    with pytest.raises(FileExistsError, match=r"x\.npy changed after it was packed"):
         fastload.pack(path, out, resume=True)

@@ -1,4 +1,4 @@
-"""Clusters that can pack: one file each, which gives an executor for as long as it is connected."""
+"""Clusters that pack: one module each, which provides an executor while it is connected."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext
 
 ENGINES = ("local", "dask", "ray")
-"""What `--engine` may say: processes of this host, or a cluster."""
+"""Values of `--engine`: processes of this host, or a cluster."""
 
 
 def connected(
     engine: str = "local", *, scheduler: str | None = None, address: str | None = None
 ) -> AbstractContextManager[Executor | None]:
-    """An executor of an engine; None if it is this host.
+    """Connects to an engine; the `with` block gets its executor, or None for this host.
 
     Args:
         engine: One of `ENGINES`.
-        scheduler: Of Dask; its address, or a file that has it.
-        address: Of a Ray cluster.
+        scheduler: Address of the Dask scheduler, or a file that contains it.
+        address: Address of a Ray cluster.
 
     Raises:
         ImportError: the package of the engine is not installed.
-        ValueError: there is no such engine, or an argument is not its.
-        OSError: nobody answers there.
+        ValueError: the engine is unknown, or an argument belongs to another engine.
+        OSError: no scheduler or cluster answers.
 
     Example:
         >>> with connected("dask", scheduler="tcp://head:8786") as executor:  # doctest: +SKIP
@@ -31,9 +31,9 @@ def connected(
     if engine not in ENGINES:
         raise ValueError(f"engine must be one of {', '.join(ENGINES)}, not {engine!r}")
     if scheduler is not None and engine != "dask":
-        raise ValueError("--scheduler is Dask's: --engine dask")
+        raise ValueError("--scheduler needs --engine dask")
     if address is not None and engine != "ray":
-        raise ValueError("--address is Ray's: --engine ray")
+        raise ValueError("--address needs --engine ray")
     if engine == "dask":
         from fastload.packing.jobs.engines import dask
 

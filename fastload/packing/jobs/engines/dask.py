@@ -1,7 +1,7 @@
-"""Dask: shards are written by the workers of a `distributed` cluster.
+"""Dask: the workers of a `distributed` cluster write shards.
 
-A job whose worker dies is given to another one by the scheduler, until
-`distributed.scheduler.allowed-failures` (3) have died of it.
+If a worker dies, the scheduler runs its job on another one, up to
+`distributed.scheduler.allowed-failures` (3) times.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from fastload.packing.jobs.engines.package import package
 
 @contextmanager
 def connected(scheduler: str | None = None) -> Iterator[Executor]:
-    """The executor of a cluster, for as long as the `with` block runs.
+    """Connects to a cluster; the `with` block gets its executor.
 
     Args:
-        scheduler: Its address, such as `tcp://head:8786`, or the file that `dask scheduler
-            --scheduler-file` wrote; None for the address in Dask's configuration, which is
+        scheduler: Address, such as `tcp://head:8786`, or the file that `dask scheduler
+            --scheduler-file` wrote. None uses the address in Dask's configuration, which includes
             DASK_SCHEDULER_ADDRESS of the environment.
 
     Raises:
         ImportError: `distributed` is not installed.
-        OSError: nobody answers there.
-        ValueError: there is no address, or it is none.
+        OSError: no scheduler answers.
+        ValueError: no address is given, or it is not an address.
     """
     distributed = package("distributed", "dask")
     dask = package("dask", "dask")
@@ -35,13 +35,13 @@ def connected(scheduler: str | None = None) -> Iterator[Executor]:
     if scheduler is None:
         raise ValueError("--engine dask needs --scheduler ADDRESS, or DASK_SCHEDULER_ADDRESS")
     is_file = os.path.isfile(scheduler)
-    # A client that was given something else waits for a minute before it ends.
+    # A client with an invalid address raises only after a minute.
     if not is_file and not re.search(r"^inproc://|:\d+(/|$)", scheduler):
         raise ValueError(
-            f"--scheduler {scheduler!r} is neither a file that is there nor an address, such as "
+            f"--scheduler {scheduler!r} is neither an existing file nor an address such as "
             "tcp://head:8786"
         )
     where = {"scheduler_file": scheduler} if is_file else {"address": scheduler}
     with distributed.Client(**where, set_as_default=False) as client:
-        # Else a result of an earlier run with the same arguments could be given back.
+        # A pure call could return the result of an earlier run with the same arguments.
         yield client.get_executor(pure=False)

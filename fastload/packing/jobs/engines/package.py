@@ -7,10 +7,10 @@ from types import ModuleType
 
 
 def package(name: str, engine: str) -> ModuleType:
-    """The package of an engine.
+    """Imports and returns the package of an engine.
 
     Raises:
-        ImportError: it is not there; the message says how to get it.
+        ImportError: the package is not installed; the message names the command that installs it.
     """
     try:
         return importlib.import_module(name)

@@ -1,6 +1,6 @@
-"""Ray: shards are written by tasks of a cluster.
+"""Ray: tasks of a cluster write shards.
 
-A task whose worker or node dies is run again by Ray, up to three times.
+Ray repeats a task whose worker or node dies, up to three times.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _RETRIES = 3
 
 
 class RayExecutor(Executor):
-    """An executor over the tasks of the cluster that this process is connected with.
+    """Executor that runs calls as tasks of the Ray cluster this process is connected to.
 
     Args:
-        ray: The module, after `ray.init`.
+        ray: The `ray` module, after `ray.init`.
 
     Example:
         >>> import ray  # doctest: +SKIP
@@ -34,7 +34,7 @@ class RayExecutor(Executor):
         def call(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
             return function(*args, **kwargs)
 
-        # A local function travels itself, also to a worker without fastload.
+        # Ray pickles a local function by value, so the worker can report that fastload is missing.
         self._task = ray.remote(max_retries=_RETRIES, retry_exceptions=False)(call)
 
     @property
@@ -42,23 +42,23 @@ class RayExecutor(Executor):
         return int(self._ray.cluster_resources().get("CPU", 1))
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Runs a function in a task that takes one CPU."""
+        """Runs a function as a task that uses one CPU."""
         made: Future[Any] = self._task.remote(function, args, kwargs).future()
         return made
 
 
 @contextmanager
 def connected(address: str | None = None) -> Iterator[Executor]:
-    """The executor of a cluster, for as long as the `with` block runs.
+    """Connects to a cluster; the `with` block gets its executor.
 
     Args:
-        address: Of the cluster, such as `head:6379` or `ray://head:10001`; None or "auto" for
-            RAY_ADDRESS of the environment, or else one that runs on this host. A connection of
-            this process that exists already is used, and left as it is.
+        address: Address of the cluster, such as `head:6379` or `ray://head:10001`. None or "auto"
+            uses RAY_ADDRESS of the environment, else a cluster that runs on this host. If this
+            process is already connected, that connection is used and stays open.
 
     Raises:
         ImportError: `ray` is not installed.
-        OSError: there is no cluster.
+        OSError: no cluster answers.
     """
     ray = package("ray", "ray")
     if ray.is_initialized():

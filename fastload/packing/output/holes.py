@@ -1,4 +1,4 @@
-"""Closes the gaps that skipped inputs leave, so that all shards but the last have equal rows."""
+"""Closes the holes of skipped samples, so that all shards but the last have equally many rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Columns = list[AnyColumn]
 
 @dataclass(frozen=True)
 class Rewritten:
-    """A shard that was written again: its place in the paths, and what the manifest says of it."""
+    """A rewritten shard: its position in `paths` and its manifest entries."""
 
     shard: int
     file_bytes: int
@@ -25,7 +25,7 @@ class Rewritten:
     totals: tuple[int, ...]
 
 
-def close_gaps(
+def close_holes(
     paths: Sequence[str],
     shard_rows: Sequence[int],
     totals: Sequence[tuple[int, ...]],
@@ -34,37 +34,36 @@ def close_gaps(
     dataset: str,
     number: int = 0,
 ) -> list[Rewritten]:
-    """Moves rows forward from the first shard on that has too few.
+    """Moves rows forward, starting at the first shard with too few rows.
 
     Args:
-        paths: Of all shards, also where none was written for want of rows.
-        shard_rows: What they hold now; 0 where there is no file.
-        totals: The elements of their ragged fields.
-        rows_each: What all but the last shall hold.
-        fields: Of the columns.
-        dataset: The id that the shards carry.
-        number: Of the shard at the first of the paths.
+        paths: Paths of all shards, including those that have no file because they have no rows.
+        shard_rows: Current number of rows of each shard; 0 if there is no file.
+        totals: Number of elements of each ragged field, per shard.
+        rows_each: Rows of each shard except the last, afterwards.
+        fields: Fields of the columns.
+        dataset: Id of the dataset, stored in each shard.
+        number: Number of the shard at `paths[0]`.
 
     Returns:
-        The shards that were written again. Files behind the last row are left for the caller to
-        remove.
+        The rewritten shards. The caller removes files that have no rows any more.
     """
     first = next(i for i, rows in enumerate(shard_rows) if rows < rows_each)
     pieces = _mapped(paths[first:], shard_rows[first:], totals[first:], fields)
     left = sum(shard_rows[first:])
-    held: Columns = [_empty(field) for field in fields]
+    carried: Columns = [_empty(field) for field in fields]
     written = []
     for shard in range(first, first + -(-left // rows_each)):
         rows = min(rows_each, left)
         left -= rows
-        # Maps stay valid when their file is replaced, and no file is before its rows are held.
-        parts = [held]
+        # Memory maps stay valid when their file is replaced, and each file is mapped before that.
+        parts = [carried]
         while sum(len(part[0]) for part in parts) < rows:
             parts.append(next(pieces))
         joined = [_joined(column) for column in zip(*parts, strict=True)]
         columns = [column[:rows] for column in joined]
-        # Copied, so that what was written can go.
-        held = [_joined([column[rows:]]) for column in joined]
+        # A copy, so that the memory of the written rows is released.
+        carried = [_joined([column[rows:]]) for column in joined]
         layout = shard_layout(fields, rows, totals_of(columns))
         crc = write_shard(paths[shard], layout, dataset, number + shard, columns)
         written.append(Rewritten(shard, layout.file_bytes, crc, layout.totals))
