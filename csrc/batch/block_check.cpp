@@ -8,13 +8,13 @@ namespace fastload {
 
 bool BlockCheck::check_rows(std::vector<std::int64_t>& indices, std::vector<std::int64_t>* missing,
                             std::vector<std::int64_t>* draws) {
-  return !idle() && check(Part::rows, indices, {}, missing, draws);
+  return !idle() && check(Part::kRows, indices, {}, missing, draws);
 }
 
 bool BlockCheck::check_values(std::vector<std::int64_t>& indices, std::span<const SpanTable> spans,
                               std::vector<std::int64_t>* missing,
                               std::vector<std::int64_t>* draws) {
-  return !idle() && check(Part::values, indices, spans, missing, draws);
+  return !idle() && check(Part::kValues, indices, spans, missing, draws);
 }
 
 bool BlockCheck::check(Part part, std::vector<std::int64_t>& indices,
@@ -66,8 +66,8 @@ bool BlockCheck::locate(Part part, std::size_t number, std::span<const std::int6
                         std::span<const SpanTable> spans) {
   const Column* column = &table_.columns()[number];
   const bool ragged = column->bounds != nullptr;
-  if (part == Part::values && !ragged) return false;
-  if (part == Part::rows && ragged) column = &column->bounds->column;
+  if (part == Part::kValues && !ragged) return false;
+  if (part == Part::kRows && ragged) column = &column->bounds->column;
   places_.resize(indices.size());
   ranges_.resize(indices.size());
   table_.group_of(*column).locate(table_.mapped(indices, rows_).rows(), places_);
@@ -75,7 +75,7 @@ bool BlockCheck::locate(Part part, std::size_t number, std::span<const std::int6
     const auto shard = static_cast<std::size_t>(places_[i].shard);
     std::int64_t first = places_[i].row;
     std::int64_t bytes = column->row_bytes;
-    if (part == Part::values) {
+    if (part == Part::kValues) {
       first = spans[number].begins[i];
       bytes *= spans[number].spans().length(i);
     }

@@ -40,7 +40,7 @@ class BlockCheck {
     std::int64_t begin;
     std::int64_t end;
   };
-  enum class Part { rows, values };
+  enum class Part { kRows, kValues };
 
   bool check(Part part, std::vector<std::int64_t>& indices, std::span<const SpanTable> spans,
              std::vector<std::int64_t>* missing, std::vector<std::int64_t>* draws);

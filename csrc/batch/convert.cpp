@@ -143,15 +143,15 @@ constexpr CopyRuns kAvx2 =
 
 CopyRuns ConvertKernels::of(Stored stored) const {
   switch (stored) {
-    case Stored::u8:
+    case Stored::kU8:
       return u8;
-    case Stored::i8:
+    case Stored::kI8:
       return i8;
-    case Stored::u16:
+    case Stored::kU16:
       return u16;
-    case Stored::i16:
+    case Stored::kI16:
       return i16;
-    case Stored::u32:
+    case Stored::kU32:
       return u32;
     default:
       return i32;

@@ -27,7 +27,7 @@ struct CopyKernel {
   PixelKernels pixels;
 
   CopyRuns runs_of(Stored stored) const {
-    return stored == Stored::as_delivered ? copy_runs : convert_runs.of(stored);
+    return stored == Stored::kAsDelivered ? copy_runs : convert_runs.of(stored);
   }
 };
 

@@ -47,13 +47,13 @@ void Gatherer::copy_guarded(const ColumnSamples& samples, const Copy& copy) {
 
 // Whether rows are to be read by pread although all of them are mapped.
 bool Gatherer::reads_by_pread(const Column& column, Reading reading) const {
-  return reading == Reading::cold && column.row_bytes < kSmallRowBytes &&
+  return reading == Reading::kCold && column.row_bytes < kSmallRowBytes &&
          !resolver_.mapped_ranges().empty() && !resolver_.is_contiguous(column.row_bytes);
 }
 
 void Gatherer::gather(const Column& column, IndexSpan indices, std::byte* out, Reading reading) {
   if (indices.empty() || column.row_bytes == 0) return;
-  if (column.stored != Stored::as_delivered) {
+  if (column.stored != Stored::kAsDelivered) {
     return gather_runs({column, indices}, nullptr, out, reading);
   }
   if (column.strided()) {
@@ -151,7 +151,7 @@ void Gatherer::gather_ragged(const Column& column, IndexSpan indices, const Span
 void Gatherer::gather_runs(const ColumnSamples& samples, const Padding* padding, std::byte* out,
                            Reading reading) {
   const bool all_mapped = resolver_.resolve_runs(samples, padding, out);
-  const bool is_cold = reading == Reading::cold;
+  const bool is_cold = reading == Reading::kCold;
   copy_runs(samples,
             all_mapped && !is_cold ? resolver_.runs() : reader_.read_runs(samples, is_cold));
 }

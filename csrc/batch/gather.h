@@ -18,8 +18,8 @@ namespace fastload {
 
 // How rows of mapped files are read.
 enum class Reading {
-  mapped,  // from the mapping: fastest when the pages are in the page cache
-  cold,    // scattered small rows by pread: a page fault would read and map far more than the row
+  kMapped,  // from the mapping: fastest when the pages are in the page cache
+  kCold,    // scattered small rows by pread: a page fault would read and map far more than the row
 };
 
 // Makes every byte 0 or 1.

@@ -81,7 +81,7 @@ void RowReader::read_run(const ColumnSamples& samples, std::size_t number) {
   const Column& column = samples.column;
   const std::int64_t sample = samples.indices[resolver_.first_sample(number)];
   const std::int32_t file = resolver_.file(column, number);
-  const bool converts = column.stored != Stored::as_delivered;
+  const bool converts = column.stored != Stored::kAsDelivered;
   const std::size_t max_bytes = converts ? kReadBytes : run.bytes;
   if (converts) unconverted_.resize(std::min(max_bytes, run.bytes));
   for (std::size_t done = 0; done < run.bytes;) {

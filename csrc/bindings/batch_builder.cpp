@@ -62,14 +62,14 @@ BatchBuilder::Node BatchBuilder::node_of(const py::handle& structure,
   }
   py::object members = py::reinterpret_borrow<py::object>(structure);
   if (PyDict_CheckExact(structure.ptr()) != 0) {
-    node.kind = Node::Kind::dict;
+    node.kind = Node::Kind::kDict;
     for (const py::handle key : structure) {
       node.keys.push_back(py::reinterpret_borrow<py::object>(key));
     }
   } else if (PyList_CheckExact(structure.ptr()) != 0 || PyTuple_CheckExact(structure.ptr()) != 0) {
-    node.kind = Node::Kind::list;
+    node.kind = Node::Kind::kList;
   } else {
-    node.kind = Node::Kind::other;
+    node.kind = Node::Kind::kOther;
     node.make = container_maker(structure);
   }
   if (py::isinstance<py::dict>(structure)) members = structure.attr("values")();
@@ -83,10 +83,10 @@ py::object BatchBuilder::build(std::vector<Lease>& slots, std::int64_t samples) 
 
 py::object BatchBuilder::made(const Node& node, std::vector<Lease>& slots,
                               std::int64_t samples) const {
-  if (node.kind == Node::Kind::tensor) {
+  if (node.kind == Node::Kind::kTensor) {
     return tensor_over(std::move(slots[node.tensor]), specs_[node.tensor], samples);
   }
-  if (node.kind == Node::Kind::dict) {
+  if (node.kind == Node::Kind::kDict) {
     py::dict batch;
     for (std::size_t i = 0; i < node.keys.size(); ++i) {
       const py::object member = made(node.members[i], slots, samples);
@@ -101,7 +101,7 @@ py::object BatchBuilder::made(const Node& node, std::vector<Lease>& slots,
     PyList_SET_ITEM(members.ptr(), static_cast<py::ssize_t>(i),
                     made(node.members[i], slots, samples).release().ptr());
   }
-  return node.kind == Node::Kind::list ? py::object(std::move(members)) : node.make(members);
+  return node.kind == Node::Kind::kList ? py::object(std::move(members)) : node.make(members);
 }
 
 py::object BatchBuilder::tensor_over(Lease&& slot, const TensorSpec& spec,

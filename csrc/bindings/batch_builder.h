@@ -40,7 +40,7 @@ class BatchBuilder {
  private:
   // A tensor or a container of a batch.
   struct Node {
-    enum class Kind { tensor, list, dict, other } kind = Kind::tensor;
+    enum class Kind { kTensor, kList, kDict, kOther } kind = Kind::kTensor;
     std::size_t tensor = 0;
     std::vector<Node> members = {};
     std::vector<pybind11::object> keys = {};  // of a dict

@@ -28,13 +28,13 @@ Io io_named(const std::string& name) {
 }
 
 Stored stored_named(const std::string& name) {
-  if (name.empty()) return Stored::as_delivered;
-  if (name == "uint8") return Stored::u8;
-  if (name == "int8") return Stored::i8;
-  if (name == "uint16") return Stored::u16;
-  if (name == "int16") return Stored::i16;
-  if (name == "uint32") return Stored::u32;
-  if (name == "int32") return Stored::i32;
+  if (name.empty()) return Stored::kAsDelivered;
+  if (name == "uint8") return Stored::kU8;
+  if (name == "int8") return Stored::kI8;
+  if (name == "uint16") return Stored::kU16;
+  if (name == "int16") return Stored::kI16;
+  if (name == "uint32") return Stored::kU32;
+  if (name == "int32") return Stored::kI32;
   throw py::value_error("integers of 8, 16 and 32 bits become int64, not '" + name + "'");
 }
 
@@ -205,7 +205,7 @@ std::vector<SpanTable> spans_of(const Table& table, Gatherer& gatherer, IndexSpa
   if (std::cmp_greater_equal(samples.indices().size_bytes(), kUnlockBytes)) unlocked.emplace();
   for (std::size_t c = 0; c < columns.size(); ++c) {
     if (columns[c].bounds == nullptr) continue;
-    gatherer.read_spans(columns[c], samples, spans[c], Reading::mapped);
+    gatherer.read_spans(columns[c], samples, spans[c], Reading::kMapped);
   }
   return spans;
 }
@@ -236,10 +236,10 @@ void gather(const PyTable& self, const IndexArray& indices, const std::vector<py
   check.check_values(samples, spans, nullptr);
   for (std::size_t c = 0; c < data.size(); ++c) {
     if (columns[c].bounds == nullptr) {
-      gatherer.gather(columns[c], mapped, data[c], Reading::mapped);
+      gatherer.gather(columns[c], mapped, data[c], Reading::kMapped);
     } else {
       gatherer.gather_ragged(columns[c], mapped, spans[c].spans(), nullptr, data[c],
-                             Reading::mapped);
+                             Reading::kMapped);
     }
   }
 }
@@ -268,7 +268,7 @@ py::array_t<std::int64_t> lengths(const PyTable& self, std::int64_t number,
   if (indices.nbytes() >= kUnlockBytes) unlocked.emplace();
   SpanTable spans;
   std::vector<std::int64_t> rows;
-  Gatherer(table).read_spans(column, table.mapped(samples, rows), spans, Reading::mapped);
+  Gatherer(table).read_spans(column, table.mapped(samples, rows), spans, Reading::kMapped);
   for (std::size_t i = 0; i < samples.size(); ++i) data[i] = spans.spans().length(i);
   return out;
 }

@@ -30,7 +30,7 @@ struct Part {
   SpanTable spans;                          // of ragged ones
 
   bool plain() const {
-    return column->bounds == nullptr && column->stored == Stored::as_delivered &&
+    return column->bounds == nullptr && column->stored == Stored::kAsDelivered &&
            !column->strided();
   }
   std::size_t bytes(std::size_t first, std::size_t count) const {
@@ -93,7 +93,7 @@ class Copier {
     const std::size_t first = k * samples_.batch;
     if (part_.column->strided()) {
       gatherer_.gather(*part_.column, samples_.indices.subspan(first, samples_.batch),
-                       buffer_.data(), Reading::mapped);
+                       buffer_.data(), Reading::kMapped);
     } else if (part_.plain()) {
       kernel.copy_rows(buffer_.data(), part_.addresses.data() + first, samples_.batch,
                        static_cast<std::size_t>(part_.column->row_bytes));
@@ -155,7 +155,7 @@ double copy_for(double seconds, std::barrier<>& ready, std::deque<Copier>& copie
 Part part_of(Gatherer& gatherer, const Column& column, IndexSpan indices) {
   Part part{&column, {}, {}};
   if (column.bounds != nullptr) {
-    gatherer.read_spans(column, indices, part.spans, Reading::mapped);
+    gatherer.read_spans(column, indices, part.spans, Reading::kMapped);
   } else if (part.plain()) {
     gatherer.resolver().resolve_rows(column, indices);
     const auto rows = gatherer.resolver().rows();

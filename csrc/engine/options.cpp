@@ -32,7 +32,7 @@ void check_images(const ImageDelivery& images, const Column& column) {
   if (column.bounds != nullptr) {
     throw std::invalid_argument(where + "images must have one size, got a ragged field");
   }
-  if (column.stored != Stored::as_delivered) {
+  if (column.stored != Stored::kAsDelivered) {
     throw std::invalid_argument(where + "images must be read as stored, got a converted field");
   }
   if (images.stored_bytes() != column.row_bytes) {

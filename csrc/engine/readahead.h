@@ -31,7 +31,7 @@ class Readahead {
   explicit Readahead(const Table& table) : table_(table) {}
 
   // How to read rows now.
-  Reading reading() const { return cold() ? Reading::cold : Reading::mapped; }
+  Reading reading() const { return cold() ? Reading::kCold : Reading::kMapped; }
   bool cold() const { return cold_.load(std::memory_order_relaxed); }
   // As prepare(), for the bounds of ragged columns, before they are read.
   void prepare_bounds(const Monitor& monitor, Gatherer& gatherer, IndexSpan indices);

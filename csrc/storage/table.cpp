@@ -92,7 +92,7 @@ void Table::check_column(const Column& column) const {
   if (column.row_bytes < 0 || column.row_stride < 0) {
     throw std::invalid_argument(where + "negative row size");
   }
-  if (column.stored != Stored::as_delivered) {
+  if (column.stored != Stored::kAsDelivered) {
     if (column.boolean) throw std::invalid_argument(where + "booleans are not converted");
     if (column.row_bytes % stored_bytes(column.stored) != 0) {
       throw std::invalid_argument(where + "a row must hold whole numbers");
@@ -125,7 +125,7 @@ void Table::check_column(const Column& column) const {
 void Table::check_strided(const Column& column) const {
   const ColumnGroup& group = group_of(column);
   const std::string where = "field '" + column.name + "': ";
-  if (column.bounds != nullptr || column.stored != Stored::as_delivered ||
+  if (column.bounds != nullptr || column.stored != Stored::kAsDelivered ||
       column.strides.size() != group.shard_count()) {
     throw std::invalid_argument(where + "only fixed fields have strides, one set per shard");
   }

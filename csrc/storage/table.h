@@ -34,13 +34,13 @@ struct Column {
   bool boolean;                       // every byte is delivered as 0 or 1
   std::int32_t group;
   std::shared_ptr<const Bounds> bounds = nullptr;  // of a ragged column
-  Stored stored = Stored::as_delivered;
+  Stored stored = Stored::kAsDelivered;
   // Per shard, all in memory, if rows are no blocks of bytes; then `row_stride` means nothing.
   std::vector<RowStrides> strides = {};
 
   bool strided() const { return !strides.empty(); }
   std::int64_t delivered_bytes() const {  // of a row
-    if (stored == Stored::as_delivered) return row_bytes;
+    if (stored == Stored::kAsDelivered) return row_bytes;
     return row_bytes / stored_bytes(stored) * static_cast<std::int64_t>(sizeof(std::int64_t));
   }
 };

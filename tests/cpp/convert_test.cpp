@@ -17,8 +17,8 @@ namespace {
 constexpr std::size_t kCanary = 256;
 constexpr std::size_t kWide = sizeof(std::int64_t);
 
-const std::vector<Stored> kKinds{Stored::u8,  Stored::i8,  Stored::u16,
-                                 Stored::i16, Stored::u32, Stored::i32};
+const std::vector<Stored> kKinds{Stored::kU8,  Stored::kI8,  Stored::kU16,
+                                 Stored::kI16, Stored::kU32, Stored::kI32};
 
 // Number `i` at `data`, the slow way.
 std::int64_t number_at(Stored stored, const std::byte* data, std::size_t i) {
@@ -27,7 +27,7 @@ std::int64_t number_at(Stored stored, const std::byte* data, std::size_t i) {
   for (std::size_t b = 0; b < bytes; ++b) {
     value |= static_cast<std::uint64_t>(data[i * bytes + b]) << (8 * b);
   }
-  const bool is_signed = stored == Stored::i8 || stored == Stored::i16 || stored == Stored::i32;
+  const bool is_signed = stored == Stored::kI8 || stored == Stored::kI16 || stored == Stored::kI32;
   const std::uint64_t half = std::uint64_t{1} << (8 * bytes - 1);
   if (is_signed && value >= half) value -= 2 * half;
   return static_cast<std::int64_t>(value);

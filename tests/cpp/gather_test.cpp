@@ -45,7 +45,7 @@ void check_everything(const TestTable& data) {
   Indices all, backwards;
   for (std::int64_t i = 0; i < rows; ++i) all.push_back(i);
   backwards.assign(all.rbegin(), all.rend());
-  for (Reading reading : {Reading::mapped, Reading::cold}) {
+  for (Reading reading : {Reading::kMapped, Reading::kCold}) {
     check_gather(gatherer, data, {}, reading);
     check_gather(gatherer, data, all, reading);
     check_gather(gatherer, data, backwards, reading);
@@ -74,7 +74,7 @@ const std::vector<ColumnSpec> kColumns{
 
 template <class Error>
 std::string gather_error(Gatherer& gatherer, const Column& column, const Indices& indices,
-                         Reading reading = Reading::mapped) {
+                         Reading reading = Reading::kMapped) {
   Bytes out(indices.size() * static_cast<std::size_t>(column.row_bytes));
   return CHECK_THROWS(Error, gatherer.gather(column, indices, out.data(), reading));
 }
@@ -135,7 +135,7 @@ int main() {
         Gatherer gatherer(table);
         const Indices indices{0, 1, 2, 3, 6, 5};
         Bytes out(96);
-        gatherer.gather(table.columns()[0], indices, out.data(), Reading::mapped);
+        gatherer.gather(table.columns()[0], indices, out.data(), Reading::kMapped);
         for (std::size_t i = 0; i < 96; ++i) {
           CHECK_EQUAL(static_cast<int>(out[i]),
                       indices[i / 16] * stride + static_cast<std::int64_t>(i % 16));
@@ -156,7 +156,7 @@ int main() {
             team.emplace_back([&, t] {
               Gatherer gatherer(*data.table);
               for (unsigned i = 0; i < 30; ++i) {
-                const auto reading = i % 2 == 0 ? Reading::mapped : Reading::cold;
+                const auto reading = i % 2 == 0 ? Reading::kMapped : Reading::kCold;
                 check_gather(gatherer, data, random_indices(300, 60, 100 * t + i), reading);
               }
             });
@@ -172,7 +172,7 @@ int main() {
                      const TestTable data(folder, {64, 64}, {{.row_bytes = 4096}});
                      const Column& column = data.table->columns()[0];
                      Gatherer gatherer(*data.table);
-                     check_gather(gatherer, data, random_indices(128, 50, 1), Reading::mapped);
+                     check_gather(gatherer, data, random_indices(128, 50, 1), Reading::kMapped);
                      std::filesystem::resize_file(data.paths[1], 20 * 4096);
                      for (int round = 0; round < 20; ++round) {
                        const Indices indices =
@@ -180,9 +180,9 @@ int main() {
                        const std::string message = gather_error<OsError>(gatherer, column, indices);
                        CHECK(contains(message, contiguous ? "sample 84" : "sample 100"));
                        CHECK(contains(message, "field0") && contains(message, "81920"));
-                       check_gather(gatherer, data, {0, 63, 64, 83}, Reading::mapped);
+                       check_gather(gatherer, data, {0, 63, 64, 83}, Reading::kMapped);
                        const std::string cold =
-                           gather_error<OsError>(gatherer, column, indices, Reading::cold);
+                           gather_error<OsError>(gatherer, column, indices, Reading::kCold);
                        CHECK(contains(cold, contiguous ? "sample 84" : "sample 100"));
                      }
                      // Who comes later opens a file that is already too short.
@@ -206,7 +206,7 @@ int main() {
         for (unsigned i = 0; i < 20 || errors.load() < 40; ++i) {
           try {
             gatherer.gather(data.table->columns()[0], random_indices(256, 64, i * 4 + t),
-                            out.data(), Reading::mapped);
+                            out.data(), Reading::kMapped);
           } catch (const OsError& error) {
             CHECK(cut.load());
             CHECK_EQUAL(error.code(), EIO);
@@ -238,7 +238,7 @@ int main() {
       for (std::size_t shard : {1, 2}) {
         try {
           gatherer.gather(column, Indices{static_cast<std::int64_t>(4 * shard)}, out.data(),
-                          Reading::mapped);
+                          Reading::kMapped);
           CHECK(false);
         } catch (const OsError& error) {
           CHECK(error.path() == data.paths[shard]);
@@ -253,12 +253,12 @@ int main() {
     const TestTable data(folder, {30, 30}, {{.row_bytes = 64}}, Io::kMmap);
     Gatherer gatherer(*data.table);
     const Indices indices = random_indices(60, 40, 5);
-    check_gather(gatherer, data, indices, Reading::mapped);
+    check_gather(gatherer, data, indices, Reading::kMapped);
     write_file(folder / "new", Bytes(30 * 64));
     std::filesystem::rename(folder / "new", data.paths[0]);
     std::filesystem::remove(data.paths[1]);
-    check_gather(gatherer, data, indices, Reading::mapped);
-    check_gather(gatherer, data, indices, Reading::cold);
+    check_gather(gatherer, data, indices, Reading::kMapped);
+    check_gather(gatherer, data, indices, Reading::kCold);
   });
 
   check::promise("a replaced file is not taken for the old one when it must be opened again", [] {
@@ -268,10 +268,10 @@ int main() {
     Indices all;
     for (std::int64_t i = 0; i < 100; ++i) all.push_back(i);
     Gatherer gatherer(*data.table);
-    check_gather(gatherer, data, all, Reading::mapped);
+    check_gather(gatherer, data, all, Reading::kMapped);
     write_file(folder / "new", Bytes(8));
     std::filesystem::rename(folder / "new", data.paths[0]);
-    check_gather(gatherer, data, {5, 6, 7}, Reading::mapped);  // drops the pins
+    check_gather(gatherer, data, {5, 6, 7}, Reading::kMapped);  // drops the pins
     const std::string message = gather_error<OsError>(gatherer, data.table->columns()[0], {0});
     CHECK(contains(message, "replaced"));
   });
@@ -315,6 +315,6 @@ int main() {
     Gatherer gatherer(*data.table);
     CHECK(gatherer.resolver().is_resident({data.table->columns()[0], Indices{1, 2, 3}}));
     gatherer.resolver().will_need({data.table->columns()[0], Indices{1, 2, 3}});
-    gatherer.gather(data.table->columns()[0], Indices{1, 2, 3}, nullptr, Reading::mapped);
+    gatherer.gather(data.table->columns()[0], Indices{1, 2, 3}, nullptr, Reading::kMapped);
   });
 }

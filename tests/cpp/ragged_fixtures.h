@@ -20,7 +20,7 @@ struct RaggedSpec {
   std::int64_t element_bytes = 1;
   bool in_memory = false;
   bool boolean = false;
-  Stored stored = Stored::as_delivered;
+  Stored stored = Stored::kAsDelivered;
 };
 
 // Shards whose samples have the given lengths, in a file of values and one of bounds each, both of
@@ -120,7 +120,7 @@ class RaggedTable {
         const std::byte byte = expected(shard, e, b);
         out.push_back(spec_.boolean ? std::byte{byte != std::byte{0}} : byte);
         const bool number_ends =
-            spec_.stored == Stored::u16 && b % 2 == 1;  // the one kind that these tests store
+            spec_.stored == Stored::kU16 && b % 2 == 1;  // the one kind that these tests store
         if (number_ends) out.insert(out.end(), 6, std::byte{0});
       }
     }

@@ -56,7 +56,7 @@ void check_everything(const RaggedTable& data) {
   for (std::int64_t i = 0; i < rows; ++i) all.push_back(i);
   backwards.assign(all.rbegin(), all.rend());
   for (std::int64_t i = 0; i < 20; ++i) random.push_back(i * i * 7919 % rows);
-  for (Reading reading : {Reading::mapped, Reading::cold}) {
+  for (Reading reading : {Reading::kMapped, Reading::kCold}) {
     check_gather(gatherer, data, {}, reading);
     for (const Indices& indices : {all, backwards, random}) {
       check_gather(gatherer, data, indices, reading);
@@ -76,8 +76,8 @@ const std::vector<RaggedSpec> kSpecs{
     {.element_bytes = 12},
     {.element_bytes = 0},
     {.element_bytes = 8, .in_memory = true},
-    {.element_bytes = 4, .stored = Stored::u16},
-    {.element_bytes = 2, .in_memory = true, .stored = Stored::u16},
+    {.element_bytes = 4, .stored = Stored::kU16},
+    {.element_bytes = 2, .in_memory = true, .stored = Stored::kU16},
 };
 
 }  // namespace
@@ -100,8 +100,8 @@ int main() {
 
   check::promise("small samples and large ones side by side, cold too", [] {
     for (std::int64_t element : {1, 4}) {
-      for (Stored stored : {Stored::as_delivered, Stored::u16}) {
-        if (element == 1 && stored == Stored::u16) continue;
+      for (Stored stored : {Stored::kAsDelivered, Stored::kU16}) {
+        if (element == 1 && stored == Stored::kU16) continue;
         for (Io io : {Io::kMmap, Io::kPread}) {
           const Folder folder;
           const RaggedTable data(folder, {{3, 30'000, 0, 5'000, 50}, {6'000, 1, 1, 1, 17'001}},
@@ -117,7 +117,7 @@ int main() {
     const Folder folder, other;
     const RaggedTable plain(folder, {random_lengths(20, 7'000, 4)}, {.element_bytes = 3});
     const RaggedTable tokens(other, {random_lengths(20, 4'000, 5)},
-                             {.element_bytes = 2, .stored = Stored::u16});
+                             {.element_bytes = 2, .stored = Stored::kU16});
     for (const CopyKernel& kernel : copy_kernels()) {
       set_copy_kernel(kernel.name);
       check_everything(plain);
@@ -127,14 +127,14 @@ int main() {
   });
 
   check::promise("values cut short in use: OsError with file, field and sample", [] {
-    for (Stored stored : {Stored::as_delivered, Stored::u16}) {
+    for (Stored stored : {Stored::kAsDelivered, Stored::kU16}) {
       const Folder folder;
       const RaggedTable data(folder, {Indices(64, 2048)}, {.element_bytes = 2, .stored = stored},
                              Io::kMmap);
       Gatherer gatherer(*data.table);
-      check_gather(gatherer, data, {63, 0, 1}, Reading::mapped);
+      check_gather(gatherer, data, {63, 0, 1}, Reading::kMapped);
       std::filesystem::resize_file(data.paths[0], 20 * 4096);
-      for (Reading reading : {Reading::mapped, Reading::cold}) {
+      for (Reading reading : {Reading::kMapped, Reading::kCold}) {
         for (const Indices& indices : {Indices{18, 19, 20, 21}, Indices{3, 40, 5}}) {
           SpanTable spans;
           gatherer.read_spans(data.column(), indices, spans, reading);
@@ -164,15 +164,15 @@ int main() {
       Gatherer gatherer(*data.table);
       SpanTable spans;
       const std::string message = CHECK_THROWS(
-          FormatError, gatherer.read_spans(data.column(), Indices{3, 1}, spans, Reading::mapped));
+          FormatError, gatherer.read_spans(data.column(), Indices{3, 1}, spans, Reading::kMapped));
       CHECK(contains(message, "'text' of sample 1") && contains(message, data.paths[1]));
-      gatherer.read_spans(data.column(), Indices{3, 0}, spans, Reading::mapped);
+      gatherer.read_spans(data.column(), Indices{3, 0}, spans, Reading::kMapped);
     }
   });
 
   check::promise("0 and 3 workers deliver the same batches, plain and padded, large and small", [] {
     for (std::uint64_t longest : {30, 250'000}) {
-      for (Stored stored : {Stored::as_delivered, Stored::u16}) {
+      for (Stored stored : {Stored::kAsDelivered, Stored::kU16}) {
         for (Io io : {Io::kMmap, Io::kPread}) {
           const Folder folder;
           const RaggedTable data(folder, {random_lengths(40, longest, 6), {}, {0, 5, 1}},
@@ -230,9 +230,9 @@ int main() {
             indices[k] = (static_cast<std::int64_t>(k) * 37 + i * 11 + t) % 256;
           }
           try {
-            gatherer.read_spans(data.column(), indices, spans, Reading::mapped);
+            gatherer.read_spans(data.column(), indices, spans, Reading::kMapped);
             gatherer.gather_ragged(data.column(), indices, spans.spans(), nullptr, out.data(),
-                                   Reading::mapped);
+                                   Reading::kMapped);
           } catch (const OsError&) {
             ++errors;
           }

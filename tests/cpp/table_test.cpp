@@ -104,10 +104,10 @@ int main() {
     const auto build = [](std::int64_t row_bytes, Stored stored, bool boolean) {
       one_column({2}, {"x", row_bytes, row_bytes, {0}, {0}, boolean, 0, nullptr, stored}, 100);
     };
-    build(6, Stored::u16, false);
-    CHECK_THROWS(std::invalid_argument, build(5, Stored::u16, false));
-    CHECK_THROWS(std::invalid_argument, build(6, Stored::i32, false));
-    CHECK_THROWS(std::invalid_argument, build(6, Stored::u8, true));
+    build(6, Stored::kU16, false);
+    CHECK_THROWS(std::invalid_argument, build(5, Stored::kU16, false));
+    CHECK_THROWS(std::invalid_argument, build(6, Stored::kI32, false));
+    CHECK_THROWS(std::invalid_argument, build(6, Stored::kU8, true));
   });
 
   check::promise("groups must have equally many samples", [] {
