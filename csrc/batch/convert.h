@@ -11,7 +11,7 @@ namespace fastload {
 struct ConvertKernels {
   CopyRuns u8, i8, u16, i16, u32, i32;
 
-  // REQUIRES: not as_delivered.
+  // REQUIRES: not kAsDelivered.
   CopyRuns of(Stored stored) const;
 };
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/inline.h"
 #include "batch/convert.h"
 #include "batch/stream.h"
 
@@ -71,8 +72,8 @@ void copy_runs_portable(std::span<const Run> runs) {
 
 // Copies one row by `body`, which takes whole lines to an aligned destination.
 template <class Body>
-inline __attribute__((always_inline)) void stream_row(std::byte* out, const std::byte* row,
-                                                      std::size_t row_bytes, Body&& body) {
+FL_INLINE void stream_row(std::byte* out, const std::byte* row, std::size_t row_bytes,
+                          Body&& body) {
   const std::size_t head = (kLine - reinterpret_cast<std::uintptr_t>(out) % kLine) % kLine;
   if (head > 0) std::memcpy(out, row, head);
   const std::size_t whole = (row_bytes - head) & ~(kLine - 1);

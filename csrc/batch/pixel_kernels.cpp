@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/inline.h"
 #include "batch/stream.h"
 
 #if defined(__x86_64__)
@@ -153,9 +154,8 @@ struct TableRegisters {
 
 // 64 bytes become 64 words.
 template <std::size_t kBytes>
-FL_VBMI inline __attribute__((always_inline)) void look_up_64(const TableRegisters<kBytes>& table,
-                                                              __m512i bytes,
-                                                              __m512i (&words)[kBytes]) {
+FL_VBMI FL_INLINE void look_up_64(const TableRegisters<kBytes>& table, __m512i bytes,
+                                  __m512i (&words)[kBytes]) {
   // Unpacking works inside each quarter of a register, so the quarters are laid out for it.
   if constexpr (kBytes == 2) {
     const __m512i order = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);

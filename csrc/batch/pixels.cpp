@@ -16,7 +16,7 @@
 namespace fastload {
 namespace {
 
-constexpr std::int64_t kMostNumbers = (std::int64_t{1} << 31) - 1;  // of a sample
+constexpr std::int64_t kMaxNumbers = (std::int64_t{1} << 31) - 1;  // of a sample
 // So many numbers at least share one look at the pattern of their channels.
 constexpr std::size_t kPattern = 64;
 // Tables are for images; more channels than this are no colours.
@@ -56,13 +56,13 @@ PixelPlan::PixelPlan(PixelSpec spec) : spec_(std::move(spec)) {
 void PixelPlan::check() const {
   const std::int64_t item = spec_.item_bytes;
   require(item == 1 || item == 2 || item == 4 || item == 8, "numbers have 1, 2, 4 or 8 bytes");
-  require(spec_.channels >= 1 && spec_.channels <= kMostNumbers, "an image has channels");
+  require(spec_.channels >= 1 && spec_.channels <= kMaxNumbers, "an image has channels");
   if (spec_.crop) {
     const RandomCrop& crop = *spec_.crop;
     require(crop.height >= 1 && crop.width >= 1, "a window has a size");
     for (std::int64_t side :
          {crop.height, crop.width, crop.left, crop.top, crop.right, crop.bottom}) {
-      require(side >= 0 && side <= kMostNumbers / 4, "windows and padding are not that large");
+      require(side >= 0 && side <= kMaxNumbers / 4, "windows and padding are not that large");
     }
   }
   if (spec_.flip) {
@@ -125,9 +125,9 @@ std::int64_t PixelPlan::delivered_item_bytes() const {
 ImageShape PixelPlan::shape(std::int64_t height, std::int64_t width) const {
   require(height >= 0 && width >= 0, "an image has no negative size");
   const auto fits = [&](std::int64_t a, std::int64_t b) {
-    return checked_mul(checked_mul(a, b), spec_.channels) <= kMostNumbers;
+    return checked_mul(checked_mul(a, b), spec_.channels) <= kMaxNumbers;
   };
-  require(std::max(height, width) <= kMostNumbers / 4 && fits(height, width),
+  require(std::max(height, width) <= kMaxNumbers / 4 && fits(height, width),
           "a sample has 2^31 numbers or more");
   std::int64_t out_height = height;
   std::int64_t out_width = width;

@@ -5,13 +5,9 @@
 #include <utility>
 
 #include "base/bytes.h"
+#include "base/pages.h"
 
 namespace fastload {
-namespace {
-
-constexpr std::size_t kPage = 4096;
-
-}  // namespace
 
 Lease& Lease::operator=(Lease&& other) noexcept {
   if (this == &other) return *this;
@@ -38,7 +34,8 @@ SlotPool::~SlotPool() {
 }
 
 std::size_t SlotPool::capacity_for(std::size_t bytes) {
-  return align_up(std::max<std::size_t>(bytes, 1), bytes < 16 * kPage ? kFieldAlignment : kPage);
+  return align_up(std::max<std::size_t>(bytes, 1),
+                  bytes < 16 * kPageBytes ? kFieldAlignment : kPageBytes);
 }
 
 std::size_t SlotPool::roomy(std::size_t bytes) {

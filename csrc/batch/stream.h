@@ -20,8 +20,8 @@ inline constexpr std::size_t kLine = 64;
 inline constexpr std::size_t kRowsAhead = 16;
 
 inline void prefetch_row(const std::byte* row, std::size_t row_bytes) {
-  constexpr std::size_t kMost = 8 * kLine;  // the rest of a row is found by the hardware
-  const std::size_t bytes = row_bytes < kMost ? row_bytes : kMost;
+  constexpr std::size_t kMaxBytes = 8 * kLine;  // the hardware prefetches the rest of a row
+  const std::size_t bytes = row_bytes < kMaxBytes ? row_bytes : kMaxBytes;
   for (std::size_t at = 0; at < bytes; at += kLine) __builtin_prefetch(row + at);
   if (bytes > 0) __builtin_prefetch(row + bytes - 1);
 }

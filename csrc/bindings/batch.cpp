@@ -52,6 +52,13 @@ std::shared_ptr<SlotPool> pool_of(const py::object& owner) {
   return self.pool;
 }
 
+py::array array_over(Lease&& lease, const py::dtype& dtype, std::vector<py::ssize_t> shape) {
+  auto owned = std::make_unique<Lease>(std::move(lease));
+  std::byte* const data = owned->data();
+  const py::capsule owner(owned.release(), [](void* p) { delete static_cast<Lease*>(p); });
+  return py::array(dtype, std::move(shape), {}, data, owner);
+}
+
 namespace {
 
 void reserve(const py::object& self, std::size_t bytes) {
@@ -66,15 +73,13 @@ void reserve(const py::object& self, std::size_t bytes) {
 
 py::array empty(const py::object& self, std::size_t bytes) {
   const auto pool = pool_of(self);
-  auto lease = std::make_unique<Lease>();
+  Lease lease;
   {
     const Unlocked unlocked;  // the driver may pin
-    *lease = pool->acquire(bytes, SlotPool::roomy(bytes));
+    lease = pool->acquire(bytes, SlotPool::roomy(bytes));
   }
-  const std::byte* const data = lease->data();
-  const py::capsule owner(lease.release(), [](void* p) { delete static_cast<Lease*>(p); });
-  return py::array(py::dtype::of<std::uint8_t>(), {static_cast<py::ssize_t>(bytes)}, {}, data,
-                   owner);
+  return array_over(std::move(lease), py::dtype::of<std::uint8_t>(),
+                    {static_cast<py::ssize_t>(bytes)});
 }
 
 std::string complaint(const py::object& self) {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "base/index_map.h"
 #include "batch/pixels.h"
@@ -48,6 +49,10 @@ std::shared_ptr<IndexSource> index_source_of(py::handle order);
 
 // The index map behind a Mixture. Throws cast_error for anything else.
 std::shared_ptr<const IndexMap> index_map_of(py::handle map);
+
+// An array over the memory of a lease, which is returned when the array and all its views are
+// freed. REQUIRES: the GIL.
+py::array array_over(Lease&& lease, const py::dtype& dtype, std::vector<py::ssize_t> shape);
 
 void register_errors(py::module_& module);
 void register_order(py::module_& module);

@@ -17,9 +17,6 @@
 namespace fastload::bindings {
 namespace {
 
-// A consumer that waits looks for signals (Ctrl-C) this often.
-constexpr auto kSlice = std::chrono::milliseconds(50);
-
 using PixelArgument =  // plan, height, width, seed, epoch, draws, from, raw, out
     std::tuple<std::shared_ptr<PixelPlan>, std::int64_t, std::int64_t, std::uint64_t, std::uint64_t,
                IndexArray, std::uintptr_t, std::uintptr_t, std::uintptr_t>;
@@ -139,10 +136,11 @@ class PyTransfer {
   }
 
   void wait(Transfer::Ticket ticket) {
-    while (!wait_a_slice(ticket)) {
-      if (PyErr_CheckSignals() != 0) throw py::error_already_set();
-      check_not_exiting();
-    }
+    const auto wait_until = [&](Transfer::Clock::time_point deadline) {
+      MutexLock lock(mutex_);
+      return transfer_->wait_until(ticket, deadline);
+    };
+    wait_in_slices(wait_until, check_not_exiting);
   }
 
   py::typing::Dict<py::str, py::int_> stats() {
@@ -162,12 +160,6 @@ class PyTransfer {
   }
 
  private:
-  bool wait_a_slice(Transfer::Ticket ticket) {
-    const Unlocked unlocked;
-    MutexLock lock(mutex_);
-    return transfer_->wait_until(ticket, Transfer::Clock::now() + kSlice);
-  }
-
   const std::uint64_t generation_ = fork_generation();
   Mutex mutex_;  // a thread that holds it never waits for the GIL
   std::unique_ptr<Transfer> transfer_ FL_GUARDED_BY(mutex_);

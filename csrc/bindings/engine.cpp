@@ -23,8 +23,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A consumer looks for signals (Ctrl-C) this often.
-constexpr auto kSlice = std::chrono::milliseconds(50);
 // How long a stop waits for workers that read: Ctrl-C must take effect within a second.
 constexpr auto kStopPatience = std::chrono::milliseconds(400);
 
@@ -220,21 +218,18 @@ class PyEngine {
 
   Engine::Result wait(double timeout_s, std::unique_ptr<BatchTask>& task) {
     const Clock::time_point start = Clock::now();
-    for (;;) {
-      const Clock::time_point slice_end = Clock::now() + kSlice;
-      Engine::Result result;
-      {
-        const Unlocked unlocked;
-        result = engine_->next(slice_end, task);
-      }
-      if (result != Engine::Result::kPending) return result;
-      if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+    Engine::Result result = Engine::Result::kPending;
+    const auto wait_until = [&](Clock::time_point deadline) {
+      result = engine_->next(deadline, task);
+      return result != Engine::Result::kPending;
+    };
+    wait_in_slices(wait_until, [&] {
       const double waited = std::chrono::duration<double>(Clock::now() - start).count();
-      if (timeout_s > 0 && waited >= timeout_s) {
-        py::set_error(PyExc_TimeoutError, engine_->describe_due().c_str());
-        throw py::error_already_set();
-      }
-    }
+      if (timeout_s <= 0 || waited < timeout_s) return;
+      py::set_error(PyExc_TimeoutError, engine_->describe_due().c_str());
+      throw py::error_already_set();
+    });
+    return result;
   }
 
   py::list deliver(BatchTask& task) {
@@ -274,13 +269,6 @@ class PyEngine {
     const auto below = std::ranges::copy(samples.indices(), array.mutable_data()).out;
     std::ranges::copy(samples.draws(), below);
     return array;
-  }
-
-  static py::array array_over(Lease&& slot, const py::dtype& dtype, Shape&& shape) {
-    auto lease = std::make_unique<Lease>(std::move(slot));
-    std::byte* data = lease->data();
-    const py::capsule owner(lease.release(), [](void* p) { delete static_cast<Lease*>(p); });
-    return py::array(dtype, std::move(shape), {}, data, owner);
   }
 
   const std::uint64_t generation_ = fork_generation();

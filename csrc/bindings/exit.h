@@ -13,6 +13,7 @@
 
 #include <pybind11/pybind11.h>
 
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -35,6 +36,25 @@ class Unlocked {
 
 // Throws StoppedError once the interpreter is exiting.
 void check_not_exiting();
+
+// How often a wait lets signal handlers run: short enough for Ctrl-C to feel immediate, and long
+// enough that waking up costs nothing.
+inline constexpr auto kSlice = std::chrono::milliseconds(50);
+
+// Calls wait_until(deadline) without the GIL until it returns true. After each call that returns
+// false, signal handlers run and check() is called; what they throw ends the wait. REQUIRES: the
+// GIL.
+template <class WaitUntil, class Check>
+void wait_in_slices(const WaitUntil& wait_until, const Check& check) {
+  for (;;) {
+    {
+      const Unlocked unlocked;
+      if (wait_until(std::chrono::steady_clock::now() + kSlice)) return;
+    }
+    if (PyErr_CheckSignals() != 0) throw pybind11::error_already_set();
+    check();
+  }
+}
 
 // The engine is stopped when the interpreter exits, until it is forgotten.
 void stop_at_exit(Engine* engine);

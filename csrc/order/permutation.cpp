@@ -6,9 +6,8 @@
 #include <string>
 
 #include "base/hash.h"
+#include "base/inline.h"
 
-// Inlined into functions of other targets, whose instructions it then uses.
-#define FL_INLINE inline __attribute__((always_inline))
 #if defined(__x86_64__) && !defined(FASTLOAD_SANITIZE)
 #define FL_WIDE __attribute__((target("avx512f,avx512dq,avx512vl")))
 #endif
