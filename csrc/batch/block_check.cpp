@@ -37,7 +37,7 @@ bool BlockCheck::check(Part part, std::vector<std::int64_t>& indices,
   for (std::size_t number = 0; number < columns; ++number) {
     if (!locate(part, number, indices, spans)) continue;
     for (std::size_t i = 0; i < ranges_.size(); ++i) {
-      blocks_.clear();  // what is not good by now is bad
+      blocks_.clear();  // a block that is not good after check_blocks() is bad
       checksums.unchecked(ranges_[i].source, ranges_[i].begin, ranges_[i].end, blocks_);
       if (!blocks_.empty()) bad_samples_[i] = 1;
     }

@@ -39,7 +39,8 @@ void convert_runs_portable(std::span<const Run> runs) {
 #define FL_AVX2 __attribute__((target("avx2")))
 #define FL_AVX512 __attribute__((target("avx512f")))
 constexpr std::size_t kLineNumbers = kLine / kWide;
-// Less than this stays in the second cache until it is used, which ordinary stores profit from.
+// Batches below this size are written by ordinary stores, since they stay in the second cache
+// until they are used.
 constexpr std::size_t kCachedBytes = 1 << 20;
 
 // The unmasked conversions of GCC 12 warn that they read an uninitialised register.
@@ -107,7 +108,7 @@ FL_AVX2 void convert_lines_avx2(std::byte* out, const std::byte* in, std::size_t
 
 using ConvertLines = void (*)(std::byte*, const std::byte*, std::size_t);
 
-// Whole lines by the two functions, which stream and do not; what is left number by number.
+// Converts whole lines by kStreamed or kStored, and the rest number by number.
 template <class Number, ConvertLines kStreamed, ConvertLines kStored>
 void convert_runs(std::span<const Run> runs) {
   const std::size_t ahead = runs_ahead(runs);

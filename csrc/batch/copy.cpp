@@ -26,7 +26,8 @@ void copy_fixed(std::byte* out, const std::byte* const* rows, std::size_t count)
   for (std::size_t i = 0; i < count; ++i, out += kBytes) std::memcpy(out, rows[i], kBytes);
 }
 
-// Rows too small for streaming: what costs is waiting for the first line of each, so ask early.
+// Rows too small for streaming: the cost is waiting for the first line of each, so it is
+// prefetched.
 void copy_small_rows(std::byte* out, const std::byte* const* rows, std::size_t count,
                      std::size_t row_bytes) {
   switch (row_bytes) {
@@ -82,7 +83,7 @@ FL_INLINE void stream_row(std::byte* out, const std::byte* row, std::size_t row_
   if (done < row_bytes) std::memcpy(out + done, row + done, row_bytes - done);
 }
 
-// Leaves the fence to the caller.
+// The caller fences.
 template <void (*kLines)(std::byte*, const std::byte*, std::size_t)>
 void stream_runs(std::span<const Run> runs) {
   const std::size_t ahead = runs_ahead(runs);
@@ -133,7 +134,7 @@ template <void (*kLines)(std::byte*, const std::byte*, std::size_t)>
 void copy_rows_streaming(std::byte* out, const std::byte* const* rows, std::size_t count,
                          std::size_t row_bytes) {
   if (!streams_well(out, row_bytes)) return copy_small_rows(out, rows, count, row_bytes);
-  // The hardware follows a long row by itself; of shorter ones it would miss the start.
+  // The hardware prefetches long rows, but misses the start of shorter ones.
   const std::size_t ahead = row_bytes < 64 * kLine ? kRowsAhead : 1;
   for (std::size_t i = 0; i < count; ++i, out += row_bytes) {
     if (i + ahead < count) prefetch_row(rows[i + ahead], row_bytes);
@@ -227,7 +228,8 @@ void set_copy_kernel(std::string_view name) {
     chosen.store(&kernel, std::memory_order_relaxed);
     return;
   }
-  throw std::invalid_argument("this CPU has no copy kernel '" + std::string(name) + "'");
+  throw std::invalid_argument("this CPU has no copy kernel of that name, got '" +
+                              std::string(name) + "'");
 }
 
 }  // namespace fastload

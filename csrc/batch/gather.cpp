@@ -122,9 +122,9 @@ void Gatherer::read_spans(const Column& column, IndexSpan indices, SpanTable& ou
     const auto shard = static_cast<std::size_t>(places[i].shard);
     if (begin < 0 || begin > end || end > bounds.totals[shard]) {
       throw FormatError(describe(column, indices[i]) + ": " +
-                        table_.source_name(bounds.column.sources[shard]) +
-                        " says that it lies at elements " + std::to_string(begin) + " to " +
-                        std::to_string(end) + " of " + std::to_string(bounds.totals[shard]));
+                        table_.source_name(bounds.column.sources[shard]) + " puts it at elements " +
+                        std::to_string(begin) + " to " + std::to_string(end) + " of " +
+                        std::to_string(bounds.totals[shard]));
     }
     out.begins[i] = begin;
     out.offsets[i + 1] = checked_add(out.offsets[i], end - begin);

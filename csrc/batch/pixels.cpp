@@ -16,21 +16,38 @@
 namespace fastload {
 namespace {
 
-constexpr std::int64_t kMaxNumbers = (std::int64_t{1} << 31) - 1;  // of a sample
-// So many numbers at least share one look at the pattern of their channels.
+constexpr std::int64_t kMaxNumbers =
+    (std::int64_t{1} << 31) - 1;  // of a sample: kernels count in int32
+// Numbers of a pattern, at least: enough for the vectors of an inner loop.
 constexpr std::size_t kPattern = 64;
-// Tables are for images; more channels than this are no colours.
+// Tables of results are made for up to this many channels: images have no more, and a table of
+// float32 takes 1 KiB a channel.
 constexpr std::size_t kTableChannels = 16;
-// So many pixels are taken apart, and then converted, while they lie in the first cache.
+// Pixels that are split into planes and then converted: 3 channels of 4 bytes are 12 KiB, which
+// stay in the first cache.
 constexpr std::int64_t kChunkPixels = 1024;
-// Batches of less than this stay in the second cache until they are used.
+// Batches below this size are written by ordinary stores, since they stay in the second cache
+// until they are used.
 constexpr std::size_t kCachedBytes = 1 << 20;
 
-void require(bool holds, const std::string& rule) {
-  if (!holds) throw std::invalid_argument(rule);
+void require(bool holds, const std::string& message) {
+  if (!holds) throw std::invalid_argument(message);
 }
 
-// A number of [0, count) from uniform bits.
+template <class Value>
+void require(bool holds, const std::string& rule, Value given) {
+  if (!holds) throw std::invalid_argument(rule + ", got " + std::to_string(given));
+}
+
+std::string pair_text(std::int64_t height, std::int64_t width) {
+  return std::string("(")
+             .append(std::to_string(height))
+             .append(", ")
+             .append(std::to_string(width)) +
+         ")";
+}
+
+// Returns a number of [0, count) from uniform bits.
 std::int64_t below(std::uint64_t bits, std::int64_t count) {
   return static_cast<std::int64_t>(
       (static_cast<unsigned __int128>(bits) * static_cast<unsigned __int128>(count)) >> 64);
@@ -55,32 +72,42 @@ PixelPlan::PixelPlan(PixelSpec spec) : spec_(std::move(spec)) {
 
 void PixelPlan::check() const {
   const std::int64_t item = spec_.item_bytes;
-  require(item == 1 || item == 2 || item == 4 || item == 8, "numbers have 1, 2, 4 or 8 bytes");
-  require(spec_.channels >= 1 && spec_.channels <= kMaxNumbers, "an image has channels");
+  require(item == 1 || item == 2 || item == 4 || item == 8, "item_bytes must be 1, 2, 4 or 8",
+          item);
+  require(spec_.channels >= 1 && spec_.channels <= kMaxNumbers, "channels must lie in [1, 2^31)",
+          spec_.channels);
   if (spec_.crop) {
     const RandomCrop& crop = *spec_.crop;
-    require(crop.height >= 1 && crop.width >= 1, "a window has a size");
+    require(crop.height >= 1 && crop.width >= 1,
+            "the size of a crop must be positive, got " + pair_text(crop.height, crop.width));
     for (std::int64_t side :
          {crop.height, crop.width, crop.left, crop.top, crop.right, crop.bottom}) {
-      require(side >= 0 && side <= kMaxNumbers / 4, "windows and padding are not that large");
+      require(side >= 0 && side <= kMaxNumbers / 4,
+              "sizes and padding of a crop must lie in [0, 2^29)", side);
     }
   }
   if (spec_.flip) {
     const double p = spec_.flip->probability;
-    require(p >= 0 && p <= 1, "a probability lies in [0, 1]");
+    require(p >= 0 && p <= 1, "the probability of a flip must lie in [0, 1]", p);
   }
   if (!spec_.conversion) return;
   const Conversion& c = *spec_.conversion;
   require(c.delivered == Number::f32 || c.delivered == Number::f16 || c.delivered == Number::bf16,
-          "numbers become floats");
-  require(item == number_bytes(c.stored), "the dtype is not of that size");
-  require(c.means.size() == c.stds.size(), "each mean has its standard deviation");
-  require(c.means.size() == 1 || std::cmp_equal(c.means.size(), spec_.channels),
-          "each channel has its mean");
-  require(std::isfinite(c.scale), "the scale is finite");
-  for (float mean : c.means) require(std::isfinite(mean), "means are finite");
+          "converted numbers must be delivered as float32, float16 or bfloat16");
+  require(item == number_bytes(c.stored),
+          "item_bytes must be the size of the dtype, " + std::to_string(number_bytes(c.stored)),
+          item);
+  require(c.means.size() == c.stds.size(),
+          "there must be as many means as standard deviations, got " +
+              std::to_string(c.means.size()) + " and " + std::to_string(c.stds.size()));
+  require(
+      c.means.size() == 1 || std::cmp_equal(c.means.size(), spec_.channels),
+      "there must be one mean, or one for each of " + std::to_string(spec_.channels) + " channels",
+      c.means.size());
+  require(std::isfinite(c.scale), "scale must be finite", c.scale);
+  for (float mean : c.means) require(std::isfinite(mean), "means must be finite", mean);
   for (float std : c.stds) {
-    require(std::isfinite(std) && std != 0, "standard deviations are finite, and not 0");
+    require(std::isfinite(std) && std != 0, "standard deviations must be finite and not 0", std);
   }
 }
 
@@ -123,12 +150,14 @@ std::int64_t PixelPlan::delivered_item_bytes() const {
 }
 
 ImageShape PixelPlan::shape(std::int64_t height, std::int64_t width) const {
-  require(height >= 0 && width >= 0, "an image has no negative size");
+  require(height >= 0 && width >= 0,
+          "the size of an image must not be negative, got " + pair_text(height, width));
   const auto fits = [&](std::int64_t a, std::int64_t b) {
     return checked_mul(checked_mul(a, b), spec_.channels) <= kMaxNumbers;
   };
-  require(std::max(height, width) <= kMaxNumbers / 4 && fits(height, width),
-          "a sample has 2^31 numbers or more");
+  require(
+      std::max(height, width) <= kMaxNumbers / 4 && fits(height, width),
+      "a sample must have fewer than 2^31 numbers, got an image of " + pair_text(height, width));
   std::int64_t out_height = height;
   std::int64_t out_width = width;
   if (spec_.crop) {
@@ -136,12 +165,13 @@ ImageShape PixelPlan::shape(std::int64_t height, std::int64_t width) const {
     const std::int64_t rows = height + crop.top + crop.bottom;
     const std::int64_t columns = width + crop.left + crop.right;
     require(crop.height <= rows && crop.width <= columns,
-            "a window of (" + std::to_string(crop.height) + ", " + std::to_string(crop.width) +
-                ") is larger than the image, (" + std::to_string(rows) + ", " +
-                std::to_string(columns) + ") with its padding");
+            "a window of " + pair_text(crop.height, crop.width) + " is larger than the image, " +
+                pair_text(rows, columns) + " with its padding");
     out_height = crop.height;
     out_width = crop.width;
-    require(fits(out_height, out_width), "a sample has 2^31 numbers or more");
+    require(fits(out_height, out_width),
+            "a sample must have fewer than 2^31 numbers, got a window of " +
+                pair_text(out_height, out_width));
   }
   const auto narrow = [](std::int64_t side) { return static_cast<std::int32_t>(side); };
   return {narrow(height),     narrow(width),     narrow(spec_.channels),
@@ -212,7 +242,7 @@ class Delivering {
     const std::int64_t out_pixels = std::int64_t{shape_.out_height} * shape_.out_width;
     const bool inside = window.top >= 0 && window.top + shape_.out_height <= shape_.height;
     if (inside && window.left == 0 && shape_.out_width == shape_.width && !window.flip) {
-      // Its rows are one row.
+      // Its rows are contiguous, so they are copied as one.
       in += index_of(window.top) * index_of(shape_.width) * channels_ * item_;
       if (!planar_) return numbers(in, out, index_of(out_pixels) * channels_, 0);
       for (std::int64_t first = 0; first < out_pixels; first += kChunkPixels) {
@@ -248,7 +278,7 @@ class Delivering {
     const bool empty = source < 0 || source >= shape_.height || begin == end;
     const auto width = index_of(shape_.out_width);
     const std::size_t count = empty ? 0 : index_of(end - begin);
-    if (count < width) {  // zeros beside the image
+    if (count < width) {  // zeros to the left and right of the image
       const std::size_t parts = planar_ ? channels_ : 1;
       const std::size_t bytes = width * pixel_bytes / parts;
       for (std::size_t part = 0; part < parts; ++part) {
@@ -269,7 +299,7 @@ class Delivering {
     }
   }
 
-  // What lies in the scratch: pixels from number `first` of the delivered image on.
+  // Converts the scratch: pixels from number `first` of the delivered image on.
   void chunk(std::size_t first, std::size_t pixels, std::byte* out) const {
     if (!planar_) {
       return numbers(scratch_, out + first * channels_ * out_item_, pixels * channels_, 0);

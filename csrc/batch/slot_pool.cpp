@@ -117,7 +117,7 @@ SlotPoolStats SlotPool::stats() const {
   return {allocation_count_, used_bytes_, free_bytes_};
 }
 
-// The slots that have been free the longest, beyond what engines need.
+// Takes out the slots that have been free the longest, beyond the demand of engines.
 std::vector<SlotPool::Slot> SlotPool::take_surplus() {
   const std::size_t keep = std::max(live_demand_, last_demand_);
   std::size_t count = 0;

@@ -19,7 +19,7 @@ namespace {
 std::uint32_t checksum(const py::buffer& data, std::uint32_t crc) {
   const py::buffer_info info = data.request();
   if (PyBuffer_IsContiguous(info.view(), 'C') == 0) {
-    throw py::value_error("crc32c needs contiguous bytes");
+    throw py::value_error("data of crc32c must be C-contiguous, got a view that is not");
   }
   const std::span<const std::byte> bytes(static_cast<const std::byte*>(info.ptr),
                                          static_cast<std::size_t>(info.size * info.itemsize));
@@ -27,7 +27,7 @@ std::uint32_t checksum(const py::buffer& data, std::uint32_t crc) {
   return crc32c(bytes, crc);
 }
 
-// What the kernel refuses here it writes later all the same.
+// Errors are ignored: the kernel writes the range later in any case.
 void start_writeback(int descriptor, std::int64_t offset, std::int64_t size_bytes) {
 #ifdef __linux__
   const Unlocked unlocked;
@@ -41,7 +41,7 @@ void start_writeback(int descriptor, std::int64_t offset, std::int64_t size_byte
 
 std::shared_ptr<SlotPool> pool_of(const py::object& owner) {
   auto& self = owner.cast<PySlotPool&>();
-  const py::scoped_critical_section lock(owner);  // nothing where there is a GIL
+  const py::scoped_critical_section lock(owner);  // no-op where there is a GIL
   if (self.pool != nullptr && self.pool->usable()) return self.pool;
   if (self.device == nullptr) {
     self.pool = std::make_shared<SlotPool>(std::make_shared<HostMemory>());
@@ -66,7 +66,7 @@ void reserve(const py::object& self, std::size_t bytes) {
   const std::shared_ptr<PinnedMemory> pinned = self.cast<PySlotPool&>().pinned;
   if (pinned == nullptr) return;
   const Unlocked unlocked;
-  // Slots end at pages, and so take a little more.
+  // Slots end at page boundaries, so they take a little more: up to 1/64, and 1 MiB for small ones.
   const std::size_t wanted = bytes + bytes / 64 + (std::size_t{1} << 20);
   pinned->reserve(wanted - std::min(wanted, pool->stats().free_bytes));
 }
@@ -97,11 +97,14 @@ void register_batch(py::module_& module) {
            }),
            "device"_a = py::none())
       .def("reserve", &reserve,
-           "Pins memory for so many bytes at once, if there is a device and not so much is free.",
+           "Pins memory for this many bytes at once, if there is a device and less is free.",
            "bytes"_a)
-      .def("empty", &empty, "Memory of the pool, until the array dies.", "bytes"_a)
-      .def_property_readonly("complaint", &complaint,
-                             "Why some of the memory is not pinned, and what to do; or empty.")
+      .def("empty", &empty,
+           "Returns memory of the pool as an array; it is returned when the array is freed.",
+           "bytes"_a)
+      .def_property_readonly(
+          "complaint", &complaint,
+          "Why some of the memory is not pinned, and what to do; empty if all is.")
       .def_property_readonly("pinned_bytes",
                              [](const PySlotPool& self) {
                                return self.pinned == nullptr ? 0 : self.pinned->pinned_bytes();
@@ -115,11 +118,11 @@ void register_batch(py::module_& module) {
           "free_bytes", [](const py::object& self) { return pool_of(self)->stats().free_bytes; });
 
   module.def("crc32c", &checksum, "CRC32C of bytes, continuing from crc.", "data"_a, "crc"_a = 0);
-  module.def("crc32c_combine", &crc32c_combine, "CRC32C of two parts laid end to end.", "crc_a"_a,
-             "crc_b"_a, "length_b"_a);
+  module.def("crc32c_combine", &crc32c_combine, "CRC32C of two parts, one after the other.",
+             "crc_a"_a, "crc_b"_a, "length_b"_a);
   module.def("start_writeback", &start_writeback,
-             "Has the kernel begin to write a range of a file to its disk; does not wait.",
-             "descriptor"_a, "offset"_a, "size_bytes"_a);
+             "Starts writing a range of a file to its disk; does not wait.", "descriptor"_a,
+             "offset"_a, "size_bytes"_a);
   module.def(
       "copy_kernels",
       [] {
@@ -130,7 +133,7 @@ void register_batch(py::module_& module) {
       "The copy kernels of this CPU, the fastest first.");
   module.def(
       "set_copy_kernel", [](const std::string& name) { set_copy_kernel(name); },
-      "For tests and benchmarks: the copy kernel to use from now on.", "name"_a);
+      "Selects the copy kernel; for tests and benchmarks.", "name"_a);
 }
 
 }  // namespace fastload::bindings

@@ -44,8 +44,10 @@ BatchBuilder::BatchBuilder(py::object make_tensor, std::vector<TensorSpec> specs
                            const py::object& structure, const py::object& container_maker)
     : make_tensor_(std::move(make_tensor)), specs_(std::move(specs)) {
   for (const TensorSpec& spec : specs_) {
-    if (std::ranges::any_of(spec.shape, [](std::int64_t size) { return size < 0; })) {
-      throw py::value_error("a tensor's shape cannot be negative");
+    for (const std::int64_t size : spec.shape) {
+      if (size < 0)
+        throw py::value_error("the shape of a tensor must not be negative, got " +
+                              std::to_string(size));
     }
     static_cast<void>(spec.sample_bytes());  // throws if it overflows
   }
@@ -57,7 +59,9 @@ BatchBuilder::Node BatchBuilder::node_of(const py::handle& structure,
   Node node;
   if (PyLong_CheckExact(structure.ptr()) != 0) {
     node.tensor = structure.cast<std::size_t>();
-    if (node.tensor >= specs_.size()) throw py::value_error("the structure has an unknown number");
+    if (node.tensor >= specs_.size())
+      throw py::value_error("the structure names tensor " + std::to_string(node.tensor) + " of " +
+                            std::to_string(specs_.size()));
     return node;
   }
   py::object members = py::reinterpret_borrow<py::object>(structure);

@@ -25,20 +25,22 @@ const std::byte* host(std::uintptr_t address) {
   return reinterpret_cast<const std::byte*>(address);
 }
 
-// What batches of one shape have in common: which of their arrays are copied, and where to.
+// The layout of a shipment, which batches of one shape share: which arrays are copied, and where.
 class ShipmentForm {
  public:
   using Sources = py::typing::List<py::object>;
   using Copy = std::tuple<std::size_t, std::size_t>;                 // array, bytes
-  using Packed = std::tuple<std::size_t, std::size_t, std::size_t>;  // array, place, bytes
+  using Packed = std::tuple<std::size_t, std::size_t, std::size_t>;  // array, offset, bytes
 
   ShipmentForm(std::vector<Copy> copies, std::vector<Packed> packed)
       : copies_(std::move(copies)), packed_(std::move(packed)) {}
 
-  // `sources`: arrays, or addresses. `targets`: of what is not packed, and last where the rest
-  // goes.
+  // `sources`: arrays, or addresses. `targets`: addresses of the arrays that are not packed, then
+  // the address of the packed ones.
   Shipment filled(const Sources& sources, const std::vector<std::uintptr_t>& targets) const {
-    if (targets.size() != copies_.size() + 1) throw py::value_error("one target for each copy");
+    if (targets.size() != copies_.size() + 1)
+      throw py::value_error("there must be " + std::to_string(copies_.size() + 1) +
+                            " targets, got " + std::to_string(targets.size()));
     Shipment shipment;
     shipment.copies.reserve(copies_.size());
     shipment.packed.reserve(packed_.size());
@@ -57,7 +59,8 @@ class ShipmentForm {
     if (!py::isinstance<py::array>(source)) return host(source.cast<std::uintptr_t>());
     const auto array = py::reinterpret_borrow<py::array>(source);
     if (static_cast<std::size_t>(array.nbytes()) != bytes) {
-      throw py::value_error("an array of another size");
+      throw py::value_error("an array must have " + std::to_string(bytes) + " bytes, got " +
+                            std::to_string(array.nbytes()));
     }
     return static_cast<const std::byte*>(array.data());
   }
@@ -78,7 +81,7 @@ PixelJob job_of(const PixelArgument& argument) {
 
 CudaStream stream_of(std::uintptr_t handle) { return reinterpret_cast<CudaStream>(handle); }
 
-// The lock is for programs that share an iterator between threads: they get each other's batches.
+// Thread-safe, for programs that share an iterator between threads.
 class PyTransfer {
  public:
   PyTransfer(std::shared_ptr<CudaDevice> device, const py::object& pool,
@@ -166,7 +169,7 @@ class PyTransfer {
 };
 
 std::shared_ptr<CudaDevice> device_of(int ordinal, const std::string& library) {
-  const Unlocked unlocked;  // initialising the driver takes its time
+  const Unlocked unlocked;  // initialising the driver takes long
   return CudaDevice::get(ordinal, library);
 }
 
@@ -198,21 +201,21 @@ void register_device(py::module_& module) {
       .def(py::init(&device_of), "ordinal"_a, "library"_a = kCudaLibrary)
       .def_property_readonly("ordinal", &CudaDevice::ordinal)
       .def_property_readonly("driver_version", &CudaDevice::driver_version,
-                             "CUDA's version as the driver tells it: 13000 is 13.0.")
+                             "CUDA version of the driver: 13000 is 13.0.")
       .def_property_readonly("numa_node", &CudaDevice::numa_node,
-                             "The node beside the GPU; -1: unknown, or there is but one.")
+                             "NUMA node of the GPU; -1: unknown, or there is only one.")
       .def("load_kernel", &load_kernel_of,
-           "Raises CudaError unless the driver takes what delivers images so.", "plan"_a);
+           "Raises CudaError unless the driver accepts the kernel for this plan.", "plan"_a);
 
   py::class_<StreamTimes, std::shared_ptr<StreamTimes>>(
       module, "StreamTimes", "How long a GPU's streams took for the batches of a loader.")
       .def(py::init<std::shared_ptr<CudaDevice>>(), "device"_a)
       .def("read", &figures_of, "What has passed; nothing in a forked child.");
 
-  // Addresses and streams are integers, as torch gives them.
+  // Addresses and streams are integers, as in torch.
   py::class_<ShipmentForm>(
       module, "ShipmentForm",
-      "Which arrays of a batch are copied, with their bytes; small ones lie side by side.")
+      "Layout of a shipment: which arrays of a batch are copied; small ones are packed.")
       .def(py::init<std::vector<ShipmentForm::Copy>, std::vector<ShipmentForm::Packed>>(),
            "copies"_a, "packed"_a);
   py::class_<PyTransfer>(module, "Transfer", "The copies of one iterator's batches to a GPU.")

@@ -47,10 +47,14 @@ FieldSpec field_spec(const FieldArgument& argument, const Column& column, std::u
   auto [dtype, shape] = std::visit(
       [](const auto& field) { return std::pair(std::get<0>(field), std::get<1>(field)); },
       argument);
-  if (dtype.attr("hasobject").cast<bool>()) throw py::value_error("fields hold no objects");
+  if (dtype.attr("hasobject").cast<bool>())
+    throw py::value_error("the dtype of a field must not hold Python objects, got " +
+                          py::str(dtype).cast<std::string>());
   std::int64_t bytes = dtype.itemsize();
   for (py::ssize_t extent : shape) {
-    if (extent < 0) throw py::value_error("a field's shape cannot be negative");
+    if (extent < 0)
+      throw py::value_error("the shape of a field must not be negative, got " +
+                            std::to_string(extent));
     bytes = checked_mul(bytes, extent);
   }
   FieldSpec spec{std::move(dtype), std::move(shape), std::nullopt, std::nullopt};
@@ -58,8 +62,11 @@ FieldSpec field_spec(const FieldArgument& argument, const Column& column, std::u
     const auto& [plan, height, width] = std::get<2>(*image);
     spec.images = ImageDelivery{plan, plan->shape(height, width), plan->keys(seed, epoch)};
   }
-  if (bytes != (spec.images ? spec.images->delivered_bytes() : column.delivered_bytes())) {
-    throw py::value_error("field '" + column.name + "' is not of that size");
+  const std::int64_t delivered =
+      spec.images ? spec.images->delivered_bytes() : column.delivered_bytes();
+  if (bytes != delivered) {
+    throw py::value_error("field '" + column.name + "': dtype and shape must have " +
+                          std::to_string(delivered) + " bytes, got " + std::to_string(bytes));
   }
   const auto* padded = std::get_if<std::tuple<py::dtype, Shape, PaddingArgument>>(&argument);
   if (padded == nullptr || !std::get<2>(*padded)) return spec;
@@ -70,7 +77,7 @@ FieldSpec field_spec(const FieldArgument& argument, const Column& column, std::u
   return spec;
 }
 
-// A loader's figures, which begin at zero in a forked child: its engines are the parent's.
+// The figures of a loader, which start at zero in a forked child: its engines are the parent's.
 struct PyLoadStats {
   std::shared_ptr<LoadStats> stats = std::make_shared<LoadStats>();
   std::uint64_t generation = fork_generation();
@@ -122,7 +129,11 @@ class PyEngine {
     }
     const auto& source = table_.cast<const PyTable&>().table;
     const auto columns = source->columns();
-    if (fields.size() != columns.size()) throw py::value_error("one field per column is needed");
+    if (fields.size() != columns.size()) {
+      throw py::value_error("there must be one field for each of " +
+                            std::to_string(columns.size()) + " columns, got " +
+                            std::to_string(fields.size()));
+    }
     EngineOptions options{num_workers, depth, skips_ ? OnError::kSkip : OnError::kRaise};
     if (stats) options.stats = stats_of(*stats);
     options.counts_waits = counts_waits;
@@ -182,7 +193,7 @@ class PyEngine {
     return engine_->describe_due();
   }
 
-  // Whether the workers have ended. Waits for them once.
+  // Returns whether the workers have ended. Waits for them at the first call.
   bool stop() {
     if (generation_ != fork_generation()) return true;
     const Unlocked unlocked;
@@ -197,13 +208,19 @@ class PyEngine {
   void check_builder() const {
     if (builder_ == nullptr) return;
     const auto& specs = builder_->specs();
-    if (specs.size() != fields_.size()) throw py::value_error("one tensor per column is needed");
+    if (specs.size() != fields_.size())
+      throw py::value_error("there must be one tensor for each of " +
+                            std::to_string(fields_.size()) + " columns, got " +
+                            std::to_string(specs.size()));
     const auto columns = table_.cast<const PyTable&>().table->columns();
     for (std::size_t c = 0; c < specs.size(); ++c) {
       const auto& images = fields_[c].images;
       const std::int64_t bytes = images ? images->delivered_bytes() : columns[c].delivered_bytes();
       if (columns[c].bounds != nullptr || specs[c].sample_bytes() != bytes) {
-        throw py::value_error("field '" + columns[c].name + "' is no tensor of that size");
+        throw py::value_error("field '" + columns[c].name + "': a tensor must have " +
+                              std::to_string(bytes) +
+                              " bytes a sample and not be ragged, got one of " +
+                              std::to_string(specs[c].sample_bytes()));
       }
     }
   }
@@ -274,9 +291,9 @@ class PyEngine {
   const std::uint64_t generation_ = fork_generation();
   py::object table_;  // owns the memory that is read
   py::object order_;
-  bool skips_;         // damaged samples; an array of each batch says which
-  bool with_number_;   // which batch it is follows its arrays
-  bool with_samples_;  // which samples it has, and their draws, says its last array: int64 (2, B)
+  bool skips_;                   // damaged samples; an array of each batch has their indices
+  bool with_number_;             // the number of a batch follows its arrays
+  bool with_samples_;            // the last array has indices and draws: int64 (2, B)
   py::object builder_object_;    // owns the next
   const BatchBuilder* builder_;  // of whole batches; nullptr: next() yields arrays
   std::vector<FieldSpec> fields_;
@@ -288,7 +305,7 @@ class PyEngine {
 
 void register_engine(py::module_& module) {
   using namespace py::literals;
-  py::class_<PyLoadStats>(module, "LoadStats", "What a loader has done, in this process.")
+  py::class_<PyLoadStats>(module, "LoadStats", "Figures of a loader in this process.")
       .def(py::init<>())
       .def("read", [](const py::object& self) { return as_dict(stats_of(self)->read()); })
       .def("count_batch",
@@ -298,7 +315,7 @@ void register_engine(py::module_& module) {
           [](const py::object& self, std::int64_t samples) {
             stats_of(self)->count_missing(samples);
           },
-          "Samples that were counted with their batch, and left out of it afterwards.", "samples"_a)
+          "Counts samples that were removed from a batch after it was counted.", "samples"_a)
       .def(
           "add_wait", [](const py::object& self, std::int64_t ns) { stats_of(self)->add_wait(ns); },
           "wait_ns"_a)
@@ -306,7 +323,7 @@ void register_engine(py::module_& module) {
           "count_wait",
           [](const py::object& self, std::int64_t ns) { stats_of(self)->count_wait(ns); },
           "wait_ns"_a);
-  py::class_<PyEngine>(module, "Engine", "One iterator's run over its batches.")
+  py::class_<PyEngine>(module, "Engine", "Loads the batches of one iterator.")
       .def(py::init<py::object, py::object, const std::vector<FieldArgument>&, py::object, int,
                     std::int64_t, const std::string&, std::uint64_t, std::uint64_t, bool, bool,
                     const std::optional<py::object>&, bool, py::object>(),

@@ -4,7 +4,7 @@
 namespace fastload::bindings {
 namespace {
 
-// The classes live in fastload/errors.py, so that they pickle and document like any other.
+// The classes are defined in fastload/errors.py, so that they can be pickled and documented.
 void raise(const char* name, const char* message) {
   const py::object type = py::module_::import("fastload.errors").attr(name);
   py::set_error(type, message);

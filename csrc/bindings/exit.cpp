@@ -18,10 +18,12 @@
 namespace fastload::bindings {
 namespace {
 
-// How long interpreter exit waits for threads that work without the GIL.
+// How long interpreter exit waits for threads that work without the GIL. Balances a batch that
+// takes long against an exit that hangs.
 constexpr auto kPatience = std::chrono::seconds(2);
-// How long it then lets daemon threads run on to a StoppedError of ours: between two batches they
-// are inside torch, which dies as we would when it wants the GIL back from a dead interpreter.
+// How long exit then waits for daemon threads to reach a StoppedError. Between two batches they are
+// inside torch, which ends the process when it wants the GIL back from a dead interpreter. Balances
+// this against the time that exit takes.
 constexpr auto kGrace = std::chrono::milliseconds(200);
 
 struct Stalled {
@@ -62,7 +64,7 @@ class ExitGate {
     MutexLock lock(mutex_);
     stalled_.push_back(std::move(stalled));
   }
-  // Takes out those whose workers have ended.
+  // Takes out the engines whose workers have ended.
   std::vector<Stalled> take_ended() {
     MutexLock lock(mutex_);
     const auto now = std::chrono::steady_clock::now();
@@ -86,8 +88,8 @@ class ExitGate {
   bool used_ FL_GUARDED_BY(mutex_) = false;
 };
 
-// Of this process: a forked child starts with an empty one. Leaked, since engines may die after
-// static objects. Thread-safe without the GIL, too.
+// Returns the gate of this process: a forked child starts with an empty one. Leaked, since engines
+// may die after static objects. Thread-safe without the GIL, too.
 ExitGate& gate() {
   static std::atomic<ExitGate*> current{new ExitGate()};
   ExitGate* found = current.load(std::memory_order_acquire);
@@ -126,7 +128,7 @@ void free_ended() { gate().take_ended(); }
 
 void register_exit(py::module_& module) {
   module.def(
-      "is_exiting", [] { return gate().exiting.load(); }, "Whether Python has begun to exit.");
+      "is_exiting", [] { return gate().exiting.load(); }, "Whether Python has started to exit.");
   py::module_::import("atexit").attr("register")(py::cpp_function([] { gate().close(); }));
 }
 

@@ -18,7 +18,7 @@
 namespace fastload::bindings {
 namespace {
 
-// An order given as an array, which it keeps alive.
+// An order that is an array, which this keeps alive.
 struct PyArrayOrder {
   IndexArray indices;
   std::int64_t batch_size;
@@ -26,7 +26,7 @@ struct PyArrayOrder {
   std::shared_ptr<Occurrences> repeats;
 };
 
-// Counts the indices of an order; one that comes again is drawn anew.
+// Counts the indices of an order, so that repeated samples get RNG keys of their own.
 using RepeatsArgument = std::optional<std::shared_ptr<Occurrences>>;
 
 struct PyPushedOrder {
@@ -73,7 +73,9 @@ EpochPlan make_plan(std::int64_t rows, std::int64_t batch, std::int64_t rank, st
 }
 
 void check_batch(const EpochPlan& plan, std::int64_t batch) {
-  if (batch < 0 || batch >= plan.batch_count()) throw py::index_error("no such batch");
+  if (batch < 0 || batch >= plan.batch_count())
+    throw py::index_error("batch " + std::to_string(batch) + " is out of range for " +
+                          std::to_string(plan.batch_count()) + " batches");
 }
 
 template <std::int64_t (EpochPlan::*kCount)(std::int64_t) const>
@@ -99,7 +101,8 @@ IndexArray plan_draws(const EpochPlan& plan, std::int64_t batch) {
 
 template <class Float>
 std::shared_ptr<WeightTable> weights_of(const py::array_t<Float, py::array::c_style>& weights) {
-  if (weights.ndim() != 1) throw py::value_error("weights must have one dimension");
+  if (weights.ndim() != 1)
+    throw py::value_error("weights must have one dimension, got " + std::to_string(weights.ndim()));
   const std::span<const Float> span(weights.data(), static_cast<std::size_t>(weights.size()));
   const py::gil_scoped_release unlocked;
   return std::make_shared<WeightTable>(span);
@@ -121,7 +124,10 @@ std::shared_ptr<WeightTable> unpacked_weights(const py::bytes& packed) {
 py::array_t<std::int64_t> permuted(const Permutation& permutation, std::int64_t first,
                                    std::int64_t count) {
   if (first < 0 || count < 0 || first > permutation.size() - count) {
-    throw py::index_error("positions outside the permutation");
+    throw py::index_error("positions " + std::to_string(first) + " to " + std::to_string(first) +
+                          " + " + std::to_string(count) +
+                          " are out of range for a permutation of " +
+                          std::to_string(permutation.size()));
   }
   py::array_t<std::int64_t> out(count);
   permutation.indices_from(first, {out.mutable_data(), static_cast<std::size_t>(count)});
@@ -168,7 +174,7 @@ IndexArray rows_of(const Mixture& mixture, const IndexArray& indices) {
 
 IndexArray counted(const Mixture& mixture, std::int64_t epoch) {
   if (epoch < 0 || epoch >= mixture.index_limit() / mixture.size()) {
-    throw py::index_error("no such epoch");
+    throw py::index_error("epoch " + std::to_string(epoch) + " is out of range");
   }
   const std::vector<std::int64_t> counts = mixture.counts(epoch);
   return IndexArray(static_cast<py::ssize_t>(counts.size()), counts.data());
@@ -185,14 +191,17 @@ void register_plans(py::module_& module) {
       .def(
           "at",
           [](const Permutation& self, std::int64_t position) {
-            if (position < 0 || position >= self.size()) throw py::index_error("no such position");
+            if (position < 0 || position >= self.size())
+              throw py::index_error("position " + std::to_string(position) +
+                                    " is out of range for a permutation of " +
+                                    std::to_string(self.size()));
             return self.index_at(position);
           },
           "position"_a)
       .def("indices", &permuted, "first"_a, "count"_a);
 
-  py::class_<WeightTable, std::shared_ptr<WeightTable>>(module, "WeightTable",
-                                                        "Weights to draw from, added up.")
+  py::class_<WeightTable, std::shared_ptr<WeightTable>>(
+      module, "WeightTable", "Cumulated weights, from which indices are sampled.")
       .def(py::init(&weights_of<double>), "weights"_a.noconvert())
       .def(py::init(&weights_of<float>), "weights"_a.noconvert())
       .def("__len__", &WeightTable::size)
@@ -244,7 +253,8 @@ std::shared_ptr<IndexSource> index_source_of(py::handle order) {
                                         array.repeats);
   }
   if (py::isinstance<PyPushedOrder>(order)) return order.cast<const PyPushedOrder&>().order;
-  throw py::type_error("order must be an EpochPlan, an ArrayOrder or a PushedOrder");
+  throw py::type_error("order must be an EpochPlan, an ArrayOrder or a PushedOrder, got " +
+                       py::type::of(order).attr("__name__").cast<std::string>());
 }
 
 void register_order(py::module_& module) {
@@ -254,8 +264,12 @@ void register_order(py::module_& module) {
   py::class_<PyArrayOrder>(module, "ArrayOrder", "A whole order, cut into batches.")
       .def(py::init([](IndexArray indices, std::int64_t batch_size, bool drop_last,
                        const RepeatsArgument& repeats) {
-             if (indices.ndim() != 1) throw py::value_error("indices must have one dimension");
-             if (batch_size < 1) throw py::value_error("batch_size must be positive");
+             if (indices.ndim() != 1)
+               throw py::value_error("indices must have one dimension, got " +
+                                     std::to_string(indices.ndim()));
+             if (batch_size < 1)
+               throw py::value_error("batch_size must be positive, got " +
+                                     std::to_string(batch_size));
              return PyArrayOrder{std::move(indices), batch_size, drop_last,
                                  repeats.value_or(nullptr)};
            }),

@@ -30,7 +30,10 @@ Number number_named(const std::string& name) {
   for (const auto& [known, number] : kNames) {
     if (name == known) return number;
   }
-  throw py::value_error("'" + name + "' is not converted");
+  throw py::value_error(
+      "the dtype of a conversion must be one of bool, uint8, int8, uint16, int16, float16, "
+      "bfloat16 and float32, got '" +
+      name + "'");
 }
 
 std::vector<float> rounded(const std::vector<double>& numbers) {
@@ -64,21 +67,22 @@ std::shared_ptr<PixelPlan> make_plan(std::int64_t item_bytes, std::int64_t chann
 void check_contiguous(const py::array& array, std::int64_t bytes, const char* what) {
   if ((array.flags() & py::array::c_style) == 0 || array.nbytes() != bytes) {
     throw py::value_error(std::string(what) + " must be C-contiguous and of " +
-                          std::to_string(bytes) + " bytes");
+                          std::to_string(bytes) + " bytes, got " + std::to_string(array.nbytes()));
   }
 }
 
-// One image, by itself.
+// Delivers one image.
 void deliver(const PixelPlan& plan, const py::array& image, const py::array& out,
              std::uint64_t seed, std::uint64_t epoch, std::int64_t draw) {
   if (image.ndim() != 3 || image.shape(2) != plan.spec().channels) {
-    throw py::value_error("an image of (height, width, " + std::to_string(plan.spec().channels) +
-                          ") is needed");
+    throw py::value_error("the shape of an image must be (height, width, " +
+                          std::to_string(plan.spec().channels) + "), got " +
+                          py::str(image.attr("shape")).cast<std::string>());
   }
   const ImageShape shape = plan.shape(image.shape(0), image.shape(1));
   check_contiguous(image, plan.stored_bytes(shape), "the image");
-  check_contiguous(out, plan.delivered_bytes(shape), "what is delivered");
-  if (!out.writeable()) throw py::value_error("what is delivered must be writable");
+  check_contiguous(out, plan.delivered_bytes(shape), "out");
+  if (!out.writeable()) throw py::value_error("out must be writable, got a read-only array");
   const auto* const from = static_cast<const std::byte*>(image.data());
   auto* const to = static_cast<std::byte*>(const_cast<void*>(out.data()));
   const ImageWindow window = plan.window(shape, plan.keys(seed, epoch), draw);
@@ -91,8 +95,8 @@ void deliver(const PixelPlan& plan, const py::array& image, const py::array& out
 
 void register_pixels(py::module_& module) {
   using namespace py::literals;
-  py::class_<PixelPlan, std::shared_ptr<PixelPlan>>(
-      module, "PixelPlan", "What becomes of the numbers of a field on their way into a batch.")
+  py::class_<PixelPlan, std::shared_ptr<PixelPlan>>(module, "PixelPlan",
+                                                    "How the images of a field are delivered.")
       .def(py::init(&make_plan), py::kw_only(), "item_bytes"_a, "channels"_a = 1,
            "planar"_a = false, "conversion"_a = py::none(), "crop"_a = py::none(),
            "flip"_a = py::none())
@@ -111,19 +115,20 @@ void register_pixels(py::module_& module) {
                 self.window(self.shape(height, width), self.keys(seed, epoch), draw);
             return std::tuple(window.top, window.left, window.flip);
           },
-          "Top, left and whether it is mirrored: the window of one sample in its stored image.",
+          "Window of one sample in its stored image: top, left, and whether it is mirrored.",
           "height"_a, "width"_a, "seed"_a, "epoch"_a, "draw"_a)
       .def_property_readonly("has_kernel", &has_kernel, "Whether a GPU can do it.")
       .def(
           "raw_bytes",
           [](const PixelPlan& self, std::int64_t height, std::int64_t width, std::int64_t count) {
             const std::shared_ptr<const PixelPlan> unowned(std::shared_ptr<void>(), &self);
-            if (count < 0) throw py::value_error("a batch has no negative size");
+            if (count < 0)
+              throw py::value_error("count must not be negative, got " + std::to_string(count));
             return raw_bytes({unowned, self.shape(height, width), {}},
                              static_cast<std::size_t>(count));
           },
-          "Memory of a GPU for the stored images of a batch, and what was drawn for each.",
-          "height"_a, "width"_a, "count"_a)
+          "Bytes on a GPU for the stored images of a batch and their windows.", "height"_a,
+          "width"_a, "count"_a)
       .def("deliver", &deliver, "image"_a, "out"_a, "seed"_a, "epoch"_a, "draw"_a);
 }
 

@@ -17,7 +17,8 @@
 namespace fastload::bindings {
 namespace {
 
-// Beside a busy Python thread, getting the GIL back costs up to 5 ms: more than a small sample.
+// Below this the GIL is kept: if another Python thread is busy, getting it back takes up to 5 ms
+// (the switch interval), longer than copying a small sample.
 constexpr std::int64_t kUnlockBytes = 64 << 10;
 
 Io io_named(const std::string& name) {
@@ -35,10 +36,17 @@ Stored stored_named(const std::string& name) {
   if (name == "int16") return Stored::kI16;
   if (name == "uint32") return Stored::kU32;
   if (name == "int32") return Stored::kI32;
-  throw py::value_error("integers of 8, 16 and 32 bits become int64, not '" + name + "'");
+  throw py::value_error(
+      "stored must be '' or one of uint8, int8, uint16, int16, uint32 and int32, got '" + name +
+      "'");
 }
 
-// Of one thread at a time.
+py::index_error bad_source(std::int64_t number, std::size_t count) {
+  return py::index_error("source " + std::to_string(number) + " is out of range for " +
+                         std::to_string(count) + " sources");
+}
+
+// Collects the parts of a table. One thread at a time.
 class TableBuilder {
  public:
   explicit TableBuilder(const std::string& io)
@@ -56,7 +64,9 @@ class TableBuilder {
       name = py::reinterpret_steal<py::bytes>(encoded);
     }
     if (name.find('\0') != std::string::npos) throw py::value_error("embedded null byte in path");
-    if (size_bytes < 0) throw py::value_error("a file cannot have a negative size");
+    if (size_bytes < 0)
+      throw py::value_error("size_bytes of a file must not be negative, got " +
+                            std::to_string(size_bytes));
     std::optional<FileIdentity> known;
     if (identity) known = std::make_from_tuple<FileIdentity>(*identity);
     sources_.push_back({files_->add(std::move(name), size_bytes, known), {}, {}});
@@ -101,7 +111,8 @@ class TableBuilder {
     for (std::int64_t length : lengths) row_bytes = checked_mul(row_bytes, length);
     Column strided = column(group, std::move(name), row_bytes, 0, sources, offsets, boolean);
     if (numbers.size() % width != 0) {
-      throw py::value_error("one line of strides per shard is needed");
+      throw py::value_error("strides must have a multiple of " + std::to_string(width) +
+                            " numbers, got " + std::to_string(numbers.size()));
     }
     for (std::size_t at = 0; at < numbers.size(); at += width) {
       strided.strides.push_back(RowStrides::of(lengths, numbers.subspan(at, width), item_bytes));
@@ -128,7 +139,7 @@ class TableBuilder {
                      std::int64_t block_bytes, std::int64_t crcs) {
     check_unbuilt();
     if (source < 0 || static_cast<std::size_t>(source) >= sources_.size()) {
-      throw py::index_error("no such source");
+      throw bad_source(source, sources_.size());
     }
     sources_[static_cast<std::size_t>(source)].blocks = {begin, end, block_bytes, crcs};
   }
@@ -151,12 +162,13 @@ class TableBuilder {
                 bool boolean) const {
     check_unbuilt();
     if (group < 0 || static_cast<std::size_t>(group) >= groups_.size()) {
-      throw py::index_error("no such group");
+      throw py::index_error("group " + std::to_string(group) + " is out of range for " +
+                            std::to_string(groups_.size()) + " groups");
     }
     Column column{std::move(name), row_bytes, row_stride, {}, {}, boolean, group};
     for (std::int64_t source : as_span(sources)) {
       if (source < 0 || static_cast<std::size_t>(source) >= sources_.size()) {
-        throw py::index_error("no such source");
+        throw bad_source(source, sources_.size());
       }
       column.sources.push_back(static_cast<std::int32_t>(source));
     }
@@ -172,7 +184,7 @@ class TableBuilder {
   py::list owners_;
 };
 
-// The indices, checked, where no other thread can change them.
+// Returns a copy of the indices, which other threads cannot change, and checks it.
 std::vector<std::int64_t> checked_copy(const Table& table, const IndexArray& indices) {
   table.check_process();
   const auto span = as_span(indices);
@@ -181,23 +193,25 @@ std::vector<std::int64_t> checked_copy(const Table& table, const IndexArray& ind
   return samples;
 }
 
-// Checks may read much more than the samples: not while Python waits.
+// Releases the GIL, since checks may read much more than the samples.
 void check_rows(BlockCheck& check, std::vector<std::int64_t>& samples) {
   if (check.idle()) return;
   const Unlocked unlocked;
   check.check_rows(samples, nullptr);
 }
 
-// The memory of an array that is to hold the samples of a column.
+// Returns the memory of an array for the samples of a column. Throws ValueError for another size.
 std::byte* destination(const Column& column, const py::array& array, std::int64_t bytes) {
   if (!array.writeable() || (array.flags() & py::array::c_style) == 0 || array.nbytes() != bytes) {
     throw py::value_error("field '" + column.name + "': the array must be writable, " +
-                          "C-contiguous and of " + std::to_string(bytes) + " bytes");
+                          "C-contiguous and of " + std::to_string(bytes) + " bytes, got " +
+                          (array.writeable() ? "" : "a read-only one of ") +
+                          std::to_string(array.nbytes()) + " bytes");
   }
   return static_cast<std::byte*>(const_cast<void*>(array.data()));
 }
 
-// Where the samples of each ragged column lie.
+// Reads where the samples of each ragged column lie.
 std::vector<SpanTable> spans_of(const Table& table, Gatherer& gatherer, IndexSpan samples) {
   const auto columns = table.columns();
   std::vector<SpanTable> spans(columns.size());
@@ -214,7 +228,9 @@ void gather(const PyTable& self, const IndexArray& indices, const std::vector<py
   const Table& table = *self.table;
   const auto columns = table.columns();
   table.check_process();
-  if (out.size() != columns.size()) throw py::value_error("one array per column is needed");
+  if (out.size() != columns.size())
+    throw py::value_error("there must be one array for each of " + std::to_string(columns.size()) +
+                          " columns, got " + std::to_string(out.size()));
   auto samples = checked_copy(table, indices);
   BlockCheck check(table);
   check_rows(check, samples);
@@ -255,7 +271,8 @@ py::array_t<std::int64_t> lengths(const PyTable& self, std::int64_t number,
   const Table& table = *self.table;
   const auto columns = table.columns();
   if (number < 0 || static_cast<std::size_t>(number) >= columns.size()) {
-    throw py::index_error("no such column");
+    throw py::index_error("column " + std::to_string(number) + " is out of range for " +
+                          std::to_string(columns.size()) + " columns");
   }
   const Column& column = columns[static_cast<std::size_t>(number)];
   if (column.bounds == nullptr) throw py::value_error("field '" + column.name + "' is not ragged");
@@ -273,13 +290,13 @@ py::array_t<std::int64_t> lengths(const PyTable& self, std::int64_t number,
   return out;
 }
 
-// The whole mapping of the file that source `number` is, read-only; None where the file is not read
-// through a mapping, or is empty. The array keeps the mapping alive, but nothing guards its pages.
+// Returns the whole mapping of a source's file, read-only; None if the file is read by pread or is
+// empty. The array keeps the mapping alive, but its pages are not guarded.
 py::object mapping(const PyTable& self, std::int32_t number) {
   const Table& table = *self.table;
   table.check_process();
   if (number < 0 || static_cast<std::size_t>(number) >= table.source_count()) {
-    throw py::index_error("no such source");
+    throw bad_source(number, table.source_count());
   }
   const Source& source = table.source(number);
   if (source.file < 0 || table.files().size_bytes(source.file) == 0) return py::none();
@@ -303,15 +320,14 @@ py::object mapping(const PyTable& self, std::int32_t number) {
 
 void register_table(py::module_& module) {
   using namespace py::literals;
-  py::class_<PyTable>(module, "Table", "Where samples lie: columns over files and memory.")
+  py::class_<PyTable>(module, "Table", "Locates samples: columns over files and memory.")
       .def_property_readonly("rows", [](const PyTable& self) { return self.table->rows(); })
       .def_property_readonly("column_count",
                              [](const PyTable& self) { return self.table->columns().size(); })
       .def_property_readonly("bad_blocks", &bad_blocks)
       .def("gather", &gather, "indices"_a.noconvert(), "out"_a)
       .def("mapping", &mapping,
-           "The bytes of a source's file, read-only; None where it is not read through a mapping.",
-           "source"_a)
+           "The bytes of a source's file, read-only; None if it is read by pread.", "source"_a)
       .def("lengths", &lengths, "Elements of each sample of a ragged column.", "column"_a,
            "indices"_a.noconvert());
 
@@ -342,7 +358,7 @@ void register_table(py::module_& module) {
         const Unlocked unlocked;
         return measure_gather(*table.table, as_span(indices), batch, threads, seconds);
       },
-      "Bytes per second that threads copy when they do nothing else.", "table"_a,
+      "Measures the bytes per second that threads copy if they do nothing else.", "table"_a,
       "indices"_a.noconvert(), "batch"_a, "threads"_a, "seconds"_a);
 }
 

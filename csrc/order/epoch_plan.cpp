@@ -38,7 +38,7 @@ EpochPlan::EpochPlan(const EpochSpec& spec) : spec_(spec) {
   const std::int64_t left = rest % global_batch;
   if (s.tail == Tail::kPad ? left > 0 : s.tail == Tail::kShort && s.rank < left) ++batch_count_;
   if (s.order == OrderKind::kWeighted && !s.weights) {
-    throw std::invalid_argument("epoch plan: a weighted order needs weights");
+    throw std::invalid_argument("epoch plan: order is weighted, but there are no weights");
   }
   if (s.rows == 0 || s.order == OrderKind::kSequential || s.order == OrderKind::kWeighted) return;
   if (s.order == OrderKind::kFull) {

@@ -21,7 +21,8 @@ void PlanOrder::take(std::int64_t k, std::vector<std::int64_t>& indices,
 ArrayOrder::ArrayOrder(std::span<const std::int64_t> indices, std::int64_t batch, bool drop_last,
                        std::shared_ptr<Occurrences> repeats)
     : indices_(indices), batch_(batch), repeats_(std::move(repeats)) {
-  if (batch < 1) throw std::invalid_argument("batch_size must be positive");
+  if (batch < 1)
+    throw std::invalid_argument("batch_size must be positive, got " + std::to_string(batch));
   const auto count = static_cast<std::int64_t>(indices.size());
   batch_count_ = count / batch + (!drop_last && count % batch != 0 ? 1 : 0);
 }
@@ -56,11 +57,13 @@ void PushedOrder::check_process() const {
 void PushedOrder::push(std::vector<std::int64_t> indices, std::vector<std::int64_t> draws) {
   check_process();
   if (!draws.empty() && draws.size() != indices.size()) {
-    throw std::invalid_argument("a draw for each index is needed");
+    throw std::invalid_argument("there must be one RNG key for each index, got " +
+                                std::to_string(draws.size()) + " for " +
+                                std::to_string(indices.size()));
   }
   {
     MutexLock lock(mutex_);
-    if (finished_) throw std::invalid_argument("push after finish");
+    if (finished_) throw std::invalid_argument("push() was called after finish()");
     if (draws.empty() && repeats_ != nullptr) repeats_->count(indices, &draws);
     waiting_.push_back(Batch{std::move(indices), std::move(draws)});
   }

@@ -30,7 +30,7 @@ Share share_of(std::int64_t n, std::int64_t part, std::int64_t whole) {
   return {static_cast<std::int64_t>(count), static_cast<std::int64_t>(rest)};
 }
 
-// The sources [first, end) below a node. Of one source nothing is left to decide.
+// The sources [first, end) below a node; a leaf has one.
 struct Node {
   std::size_t first;
   std::size_t end;

@@ -11,14 +11,16 @@
 namespace fastload {
 namespace {
 
-// Of the phases together, one for each source that is left: 256 MiB.
+// Entries of all phases together, one for each source of a phase: 256 MiB.
 constexpr std::size_t kMaxEntries = std::size_t{1} << 24;
 
 void check_sum(const std::vector<std::int64_t>& values, std::int64_t least, const char* what) {
   std::int64_t sum = 0;
   for (std::int64_t value : values) {
     if (value < least || value > Interleave::kEnd - sum) {
-      throw std::invalid_argument(std::string("mixture: ") + what + " are out of range");
+      throw std::invalid_argument(std::string("mixture: ") + what + " must be at least " +
+                                  std::to_string(least) + " and add up to at most 2^62, got " +
+                                  std::to_string(value));
     }
     sum += value;
   }
@@ -29,13 +31,16 @@ void check_sum(const std::vector<std::int64_t>& values, std::int64_t least, cons
 
 Mixture::Mixture(MixtureSpec spec) : spec_(std::move(spec)), starts_(1, 0) {
   if (spec_.sizes.size() != spec_.weights.size()) {
-    throw std::invalid_argument("mixture: one weight per source is needed");
+    throw std::invalid_argument("mixture: there must be one weight for each source, got " +
+                                std::to_string(spec_.weights.size()) + " for " +
+                                std::to_string(spec_.sizes.size()));
   }
   check_sum(spec_.sizes, 1, "sizes");
   check_sum(spec_.weights, 0, "weights");
   for (std::int64_t size : spec_.sizes) starts_.push_back(starts_.back() + size);
   if (drops() && spec_.samples) {
-    throw std::invalid_argument("mixture: sources that leave decide how many samples there are");
+    throw std::invalid_argument(
+        "mixture: the number of samples follows from exhausted=drop, and cannot be given");
   }
   if (drops()) {
     plan_phases();
@@ -44,7 +49,8 @@ Mixture::Mixture(MixtureSpec spec) : spec_(std::move(spec)), starts_(1, 0) {
   phases_.push_back({0, Interleave(spec_.weights), std::vector<std::int64_t>(spec_.sizes.size())});
   size_ = spec_.samples ? *spec_.samples : planned_size();
   if (size_ < 1 || size_ >= Interleave::kEnd) {
-    throw std::invalid_argument("mixture: an epoch would not have 1 to 2^62 samples");
+    throw std::invalid_argument("mixture: an epoch must have 1 to 2^62 samples, got " +
+                                std::to_string(size_));
   }
 }
 
@@ -61,7 +67,8 @@ std::int64_t Mixture::planned_size() const {
   return size;
 }
 
-// A phase ends where a source that is through would be visited again. Then all that are leave.
+// A phase ends where a source that was read to its end would be visited again. Then all such
+// sources leave.
 void Mixture::plan_phases() {
   const std::size_t count = spec_.sizes.size();
   std::vector<std::int64_t> weights = spec_.weights;
@@ -69,7 +76,9 @@ void Mixture::plan_phases() {
   std::vector<std::int64_t> visits(count);
   while (std::any_of(weights.begin(), weights.end(), [](std::int64_t w) { return w > 0; })) {
     if ((phases_.size() + 1) * count > kMaxEntries) {
-      throw std::invalid_argument("mixture: too many sources leave at different times");
+      throw std::invalid_argument("mixture: too many sources leave at different times, " +
+                                  std::to_string(count) + " sources in more than " +
+                                  std::to_string(phases_.size()) + " phases");
     }
     const Interleave order(weights);
     std::int64_t length = Interleave::kEnd;
@@ -107,7 +116,7 @@ Mixture::Place Mixture::place_of(std::int64_t index) const {
     sample %= n;
   }
   if (!spec_.seed) return {source, sample};
-  // As the order of epoch `pass` of another seed for each source.
+  // The order of epoch `pass`, with another seed for each source.
   const std::uint64_t key = hash_key(*spec_.seed, source, 0);
   const Permutation order(n, hash_key(key, static_cast<std::uint64_t>(pass), 0));
   return {source, order.index_at(sample)};

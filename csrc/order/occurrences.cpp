@@ -7,8 +7,9 @@
 namespace fastload {
 namespace {
 
+// A byte that counts no further; the rest is in counts_.
 constexpr std::uint8_t kFull = 255;
-// A byte for each row takes no more than an entry for every so many rows.
+// From one entry for this many rows on, a byte for each row takes no more memory than the entries.
 constexpr std::int64_t kRowsOfEntry = 32;
 
 }  // namespace
@@ -21,7 +22,7 @@ void Occurrences::count(std::span<const std::int64_t> indices, std::vector<std::
   }
 }
 
-// How often it came before.
+// Returns how often the index came before.
 std::uint64_t Occurrences::count_one(std::int64_t index) {
   if (static_cast<std::uint64_t>(index) < bytes_.size()) {
     std::uint8_t& count = bytes_[static_cast<std::size_t>(index)];

@@ -15,6 +15,7 @@
 namespace fastload {
 namespace {
 
+// Positions that are encrypted together. Three arrays of them, 6 KiB, stay in the first cache.
 constexpr std::size_t kBlock = 256;
 
 constexpr std::uint64_t mask(int bits) { return (std::uint64_t{1} << bits) - 1; }
@@ -23,7 +24,8 @@ constexpr std::uint64_t mask(int bits) { return (std::uint64_t{1} << bits) - 1; 
 
 Permutation::Permutation(std::int64_t n, std::uint64_t key) : n_(static_cast<std::uint64_t>(n)) {
   if (n < 1 || n > kMaxSize) {
-    throw std::invalid_argument("a permutation needs 1 <= n <= 2^62, got " + std::to_string(n));
+    throw std::invalid_argument("the size of a permutation must lie in [1, 2^62], got " +
+                                std::to_string(n));
   }
   const int bits = static_cast<int>(std::bit_width(n_ - 1));
   left_bits_ = bits / 2;
@@ -85,7 +87,7 @@ void Permutation::encrypt_block(std::span<std::uint64_t> values) const {
 }
 
 #if defined(FL_WIDE)
-// The same for kRounds, eight values at a time: by itself the compiler makes vectors of this loop.
+// encrypt_block<kRounds>() for eight values at a time: the compiler vectorises this loop.
 FL_WIDE void Permutation::encrypt_block_wide(std::span<std::uint64_t> values) const {
   for (std::uint64_t& value : values) value = encrypt<kRounds>(value);
 }
@@ -101,8 +103,8 @@ void Permutation::indices_from(std::int64_t first, std::span<std::int64_t> out) 
       values[i] = static_cast<std::uint64_t>(first) + done + i;
     }
     encrypt_values({values.data(), count});
-    // Those that left the domain walk on together: one after the other they would wait for each
-    // step.
+    // Values outside the domain are encrypted again, together: one after the other, each would wait
+    // for its own chain of steps.
     std::size_t left = 0;
     for (std::size_t i = 0; i < count; ++i) {
       out[done + i] = static_cast<std::int64_t>(values[i]);

@@ -15,7 +15,10 @@
 namespace fastload {
 namespace {
 
+// Bytes of a block that are read at once. Balances system calls against the second cache, in which
+// they lie while their CRC is computed.
 constexpr std::size_t kReadBytes = 256 << 10;
+// Samples that are located at once: their arrays, 6 KiB, lie on the stack.
 constexpr std::int64_t kLookups = 256;
 
 std::uint32_t little_endian(const std::array<std::byte, 4>& bytes) {
@@ -54,7 +57,8 @@ Checksums::Place Checksums::place_of(const Source& source, std::int64_t first) c
   if (source.file < 0) throw std::invalid_argument("memory has no checksums");
   const auto block_bytes = static_cast<std::uint64_t>(blocks.block_bytes);
   if (blocks.block_bytes < 0 || !std::has_single_bit(block_bytes)) {
-    throw std::invalid_argument("the size of a block must be a power of two");
+    throw std::invalid_argument("block_bytes must be a power of two, got " +
+                                std::to_string(blocks.block_bytes));
   }
   const std::int64_t size = table_.files().size_bytes(source.file);
   const int shift = std::countr_zero(block_bytes);
@@ -62,8 +66,10 @@ Checksums::Place Checksums::place_of(const Source& source, std::int64_t first) c
   const std::int64_t count =
       inside && blocks.begin < blocks.end ? ((blocks.end - 1 - blocks.begin) >> shift) + 1 : 0;
   if (!inside || blocks.crcs < 0 || checked_add(blocks.crcs, checked_mul(count, 4)) > size) {
-    throw FormatError("'" + table_.files().path(source.file) +
-                      "': its blocks or checksums do not lie inside the file");
+    throw FormatError("'" + table_.files().path(source.file) + "': the blocks at bytes " +
+                      std::to_string(blocks.begin) + " to " + std::to_string(blocks.end) +
+                      " and their checksums at byte " + std::to_string(blocks.crcs) +
+                      " do not lie inside the file, which has " + std::to_string(size));
   }
   return {blocks.begin, blocks.end, blocks.crcs, first, shift};
 }
@@ -94,7 +100,7 @@ void Checksums::require_rows(const Column& column, const ColumnGroup& group) {
     }
     return;
   }
-  // Only what the map leads to, or a part of a dataset would never be done.
+  // Only blocks that the map leads to: with others, all_good() would stay false for a subset.
   std::array<std::int64_t, kLookups> indices = {};
   std::array<RowPlace, kLookups> places = {};
   for (std::int64_t first = 0; first < group.samples(); first += kLookups) {
@@ -122,7 +128,7 @@ void Checksums::require(std::int32_t source, std::int64_t begin, std::int64_t en
     const std::int64_t count = next - block;
     const std::uint64_t ones = count == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << count) - 1;
     std::atomic<std::uint64_t>& word = good_[static_cast<std::size_t>(block / 64)];
-    // No other thread knows this object yet.
+    // No other thread has this object yet.
     const std::uint64_t bits = word.load(std::memory_order_relaxed);
     word.store(bits & ~(ones << (block % 64)), std::memory_order_relaxed);
     block = next;
@@ -157,7 +163,7 @@ bool Checksums::check(std::int64_t number) {
   const Block block = locate(number);
   if (fits(block)) {
     const std::uint64_t bit = std::uint64_t{1} << (number % 64);
-    // Counted by the thread that sets the bit: another may have checked the same block.
+    // The thread that sets the bit counts it, since another may have checked the same block.
     if ((good_[static_cast<std::size_t>(number / 64)].fetch_or(bit) & bit) == 0) left_.fetch_sub(1);
     return true;
   }
@@ -197,7 +203,7 @@ bool Checksums::fits(const Block& block) {
   return crc == little_endian(expected);
 }
 
-// Fills `out` with bytes of a source; false if they are not there.
+// Fills `out` with bytes of a source. Returns false if they cannot be read.
 bool Checksums::read(std::int32_t number, std::int64_t begin, std::size_t size, std::byte* out) {
   const Source& source = table_.source(number);
   if (source.file < 0) {
@@ -294,7 +300,7 @@ std::pair<std::int64_t, std::int64_t> Checksums::rows_of(
     if (first >= 0) return {first, search(elements.second, 0) - 1};
   } catch (const std::runtime_error&) {
   }
-  return {0, -1};  // the bounds cannot be read, so it is unknown which rows it are
+  return {0, -1};  // the bounds cannot be read, so the rows are unknown
 }
 
 }  // namespace fastload

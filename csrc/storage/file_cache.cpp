@@ -27,6 +27,8 @@ OpenFileLimits OpenFileLimits::of_this_process() {
   rlimit files = {};
   const bool known = getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur != RLIM_INFINITY;
   const std::size_t max_files = known ? static_cast<std::size_t>(files.rlim_cur) : 1024;
+  // The process and its other loaders need mappings and descriptors, too: a quarter and an eighth
+  // leave room for some loaders. A file rarely needs a descriptor once it is mapped.
   return {std::clamp<std::size_t>(max_maps / 4, 16, 1 << 16),
           std::clamp<std::size_t>(max_files / 8, 4, 256)};
 }
@@ -85,7 +87,7 @@ std::shared_ptr<const Mapping> FileCache::mapping(std::int32_t number) {
     file.mapping = std::make_shared<const Mapping>(*descriptor);
   } catch (const OsError& error) {
     if (error.code() != ENOMEM) throw;
-    file.by_pread = true;  // vm.max_map_count is reached: slower beats dead
+    file.by_pread = true;  // vm.max_map_count is reached: pread is slower but works
     return nullptr;
   }
   mapped_.push_front(number);

@@ -16,6 +16,9 @@ FL_SIGNAL_SAFE volatile sig_atomic_t in_chain = 0;
 FL_SIGNAL_SAFE void* volatile last_foreign = nullptr;
 FL_SIGNAL_SAFE volatile sig_atomic_t foreign_repeats = 0;
 
+// Faults at one address that the handler before ours may see before the default action ends the
+// process. Balances handlers that repair a fault in several attempts against a
+// process that would repeat it forever.
 constexpr int kMaxRepeats = 8;
 
 Mutex install_mutex;
@@ -41,7 +44,7 @@ void chain(int number, siginfo_t* info, void* context) {
   const bool callable =
       old != nullptr && ((old->sa_flags & SA_SIGINFO) != 0 ||
                          (old->sa_handler != SIG_DFL && old->sa_handler != SIG_IGN));
-  // A handler that calls ours again, or returns without curing the fault, would run for ever. With
+  // A handler that calls ours again, or returns although the fault remains, would run forever. With
   // the default action in place the faulting instruction is executed again and ends the process.
   if (in_chain != 0 || foreign_repeats > kMaxRepeats || !callable) {
     default_action();

@@ -62,7 +62,7 @@ FileDescriptor::FileDescriptor(const std::string& path)
     close(number_);
     throw_os_error(code, "cannot stat", path);
   }
-  if (!S_ISREG(status.st_mode)) {  // a pipe would be waited for
+  if (!S_ISREG(status.st_mode)) {  // reading a pipe could block
     close(number_);
     throw_os_error(EINVAL, "not a regular file", path);
   }

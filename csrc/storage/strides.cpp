@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <string>
 
 #include "base/bytes.h"
 
@@ -10,13 +11,18 @@ namespace fastload {
 RowStrides RowStrides::of(std::span<const std::int64_t> shape,
                           std::span<const std::int64_t> strides, std::int64_t item_bytes) {
   if (strides.size() != shape.size() + 1 || item_bytes < 1) {
-    throw std::invalid_argument("one stride for the rows and one for each axis are needed");
+    throw std::invalid_argument("there must be a stride of the rows and one of each axis, got " +
+                                std::to_string(strides.size()) + " for " +
+                                std::to_string(shape.size()) + " axes of items of " +
+                                std::to_string(item_bytes) + " bytes");
   }
   RowStrides made{strides[0], item_bytes, {}, 0, item_bytes};
   std::int64_t to = item_bytes;
   for (std::size_t i = shape.size(); i-- > 0;) {
     const std::int64_t length = shape[i];
-    if (length < 0) throw std::invalid_argument("an axis cannot have a negative length");
+    if (length < 0)
+      throw std::invalid_argument("the length of an axis must not be negative, got " +
+                                  std::to_string(length));
     if (length != 1) made.axes.push_back({length, strides[i + 1], to});
     to = checked_mul(to, length);
   }

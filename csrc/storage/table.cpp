@@ -16,7 +16,8 @@ ColumnGroup::ColumnGroup(std::span<const std::int64_t> shard_rows,
   starts_.push_back(0);
   for (std::int64_t rows : shard_rows) {
     if (rows < 0)
-      throw std::invalid_argument("a shard cannot have " + std::to_string(rows) + " rows");
+      throw std::invalid_argument("the rows of a shard must not be negative, got " +
+                                  std::to_string(rows));
     starts_.push_back(checked_add(starts_.back(), rows));
   }
   for (std::int64_t row : map_) {
@@ -62,7 +63,8 @@ Table::Table(std::unique_ptr<FileCache> files, std::vector<Source> sources,
       groups_(std::move(groups)),
       columns_(std::move(columns)),
       map_(std::move(map)) {
-  if (groups_.empty()) throw std::invalid_argument("a table needs at least one group");
+  if (groups_.empty())
+    throw std::invalid_argument("a table must have at least one group, got none");
   rows_ = groups_.front().samples();
   for (const ColumnGroup& group : groups_) {
     if (group.samples() != rows_) {
@@ -90,34 +92,48 @@ void Table::check_column(const Column& column) const {
   const ColumnGroup& group = groups_.at(static_cast<std::size_t>(column.group));
   const std::string where = "field '" + column.name + "': ";
   if (column.row_bytes < 0 || column.row_stride < 0) {
-    throw std::invalid_argument(where + "negative row size");
+    throw std::invalid_argument(where + "row_bytes and row_stride must not be negative, got " +
+                                std::to_string(column.row_bytes) + " and " +
+                                std::to_string(column.row_stride));
   }
   if (column.stored != Stored::kAsDelivered) {
-    if (column.boolean) throw std::invalid_argument(where + "booleans are not converted");
+    if (column.boolean)
+      throw std::invalid_argument(where + "booleans cannot be converted to int64");
     if (column.row_bytes % stored_bytes(column.stored) != 0) {
-      throw std::invalid_argument(where + "a row must hold whole numbers");
+      throw std::invalid_argument(
+          where + "row_bytes must be a multiple of " + std::to_string(stored_bytes(column.stored)) +
+          ", the size of a number, got " + std::to_string(column.row_bytes));
     }
     checked_mul(column.row_bytes, sizeof(std::int64_t));
   }
   const std::size_t shards = group.shard_count();
   if (column.sources.size() != shards || column.offsets.size() != shards) {
-    throw std::invalid_argument(where + "needs one source and one offset per shard");
+    throw std::invalid_argument(where + "there must be one source and one offset for each of " +
+                                std::to_string(shards) + " shards, got " +
+                                std::to_string(column.sources.size()) + " and " +
+                                std::to_string(column.offsets.size()));
   }
   if (column.strided()) return check_strided(column);
   const Bounds* bounds = column.bounds.get();
   if (bounds != nullptr) {
     if (column.row_stride != column.row_bytes) {
-      throw std::invalid_argument(where + "elements must lie side by side");
+      throw std::invalid_argument(where + "row_stride of a ragged column must be row_bytes, " +
+                                  std::to_string(column.row_bytes) + ", got " +
+                                  std::to_string(column.row_stride));
     }
     if (bounds->totals.size() != shards) {
-      throw std::invalid_argument(where + "needs one total per shard");
+      throw std::invalid_argument(where + "there must be one total for each of " +
+                                  std::to_string(shards) + " shards, got " +
+                                  std::to_string(bounds->totals.size()));
     }
     check_column(bounds->column);
   }
   for (std::size_t shard = 0; shard < shards; ++shard) {
     const std::int64_t rows = group.shard_rows(shard);
     const std::int64_t total = bounds != nullptr ? bounds->totals[shard] : rows;
-    if (total < 0) throw std::invalid_argument(where + "negative total");
+    if (total < 0)
+      throw std::invalid_argument(where + "the total of a shard must not be negative, got " +
+                                  std::to_string(total));
     check_extent(column, shard, rows > 0 ? total : 0);
   }
 }
@@ -127,18 +143,26 @@ void Table::check_strided(const Column& column) const {
   const std::string where = "field '" + column.name + "': ";
   if (column.bounds != nullptr || column.stored != Stored::kAsDelivered ||
       column.strides.size() != group.shard_count()) {
-    throw std::invalid_argument(where + "only fixed fields have strides, one set per shard");
+    throw std::invalid_argument(
+        where +
+        "strides are for columns that are neither ragged nor converted, one set for each of " +
+        std::to_string(group.shard_count()) + " shards, got " +
+        std::to_string(column.strides.size()));
   }
   for (std::size_t shard = 0; shard < group.shard_count(); ++shard) {
     const Source& source = sources_.at(static_cast<std::size_t>(column.sources[shard]));
-    if (source.file >= 0) throw std::invalid_argument(where + "only memory has strides");
+    if (source.file >= 0)
+      throw std::invalid_argument(where + "strides are for memory, got '" +
+                                  files_->path(source.file) + "'");
     const std::int64_t rows = group.shard_rows(shard);
     if (rows == 0 || column.row_bytes == 0) continue;
     const RowStrides& strides = column.strides[shard];
     std::int64_t row_bytes = strides.item_bytes;
     for (const Axis& axis : strides.axes) row_bytes *= axis.length;
     if (row_bytes != column.row_bytes) {
-      throw std::invalid_argument(where + "its strides are of another shape");
+      throw std::invalid_argument(where + "strides must be those of rows of " +
+                                  std::to_string(column.row_bytes) + " bytes, got some of " +
+                                  std::to_string(row_bytes));
     }
     const std::int64_t reach = checked_mul(rows - 1, strides.row);
     const std::int64_t first =

@@ -182,7 +182,7 @@ def test_an_engine_refuses_other_words(tmp_path: Path) -> None:
 def test_checksums_must_belong_to_a_file_and_lie_in_it() -> None:
     memory = np.zeros(100, "uint8")
     builder = _core.TableBuilder()
-    with pytest.raises(IndexError, match="no such source"):
+    with pytest.raises(IndexError, match="source 0 is out of range for 0 sources"):
         builder.add_checksums(0, 0, 10, 64, 10)
     source = builder.add_memory(memory, memory.ctypes.data, memory.nbytes)
     builder.add_checksums(source, 0, 10, 64, 10)

@@ -152,12 +152,12 @@ def test_what_cannot_be_converted_is_refused() -> None:
     for stored in ("float32", "int64", "u1"):
         with pytest.raises(ValueError, match=f"'{stored}'"):
             build(stored, 8)
-    with pytest.raises(ValueError, match="'x': a row must hold whole numbers"):
+    with pytest.raises(ValueError, match="'x': row_bytes .* multiple of 2.* got 3"):
         build("uint16", 3)
     with pytest.raises(ValueError, match="'x': booleans"):
         build("uint8", 1, True)
     table, _ = windows_table(np.zeros(12, np.uint16), 3, 3)
-    with pytest.raises(ValueError, match="of that size"):
+    with pytest.raises(ValueError, match="must have 24 bytes, got 6"):
         engine_over(table, [(np.dtype(np.uint16), (3,))], _core.PushedOrder())
     with pytest.raises(ValueError, match="24 bytes"):
         table.gather(int64(0), [np.zeros(3, np.uint16)])

@@ -208,15 +208,17 @@ def test_what_cannot_be_delivered_is_refused() -> None:
 
     conversion = ("uint8", "float32", True, 1.0, [0.0], [1.0])
     for name, place, value in itertools.chain(
-        [("dtype", 0, "int64"), ("not converted", 1, "x"), ("floats", 1, "uint8")],
-        [("finite", 5, [np.nan]), ("not 0", 5, [0.0]), ("not 0", 5, [1e-60])],
-        [("finite", 4, [1e300]), ("each mean", 4, [1.0, 2.0])],
+        [("got 'int64'", 0, "int64"), ("got 'x'", 1, "x"), ("delivered as float32", 1, "uint8")],
+        [("got nan", 5, [np.nan]), ("not 0, got 0", 5, [0.0]), ("not 0, got 0", 5, [1e-60])],
+        [("got inf", 4, [1e300]), ("got 2 and 1", 4, [1.0, 2.0]), ("scale .* got nan", 3, np.nan)],
     ):
         changed = (*conversion[:place], value, *conversion[place + 1 :])
-        with pytest.raises(ValueError, match=name if name != "dtype" else "not converted"):
+        with pytest.raises(ValueError, match=name):
             plan(conversion=changed)
     for changes in ({"item_bytes": 3}, {"channels": 0}, {"flip": (2.0, False, 0)}):
-        with pytest.raises(ValueError, match=r"numbers have|has channels|probability"):
+        with pytest.raises(
+            ValueError, match=r"item_bytes .* got 3|channels .* got 0|probability .* got 2"
+        ):
             plan(**changes)
     with pytest.raises(ValueError, match="larger than the image"):
         plan(crop=((5, 5), (0, 0, 0, 0), 0)).out_size(4, 9)
@@ -231,7 +233,7 @@ def test_what_cannot_be_delivered_is_refused() -> None:
         (image[0], good),
         (image.astype(np.int16), good),
     ):
-        with pytest.raises(ValueError, match=r"needed|must be"):
+        with pytest.raises(ValueError, match="must be .*, got "):
             plan().deliver(bad_in, bad_out, 0, 0, 0)
     good.flags.writeable = False
     with pytest.raises(ValueError, match="writable"):
@@ -244,7 +246,7 @@ def test_what_cannot_be_delivered_is_refused() -> None:
         (byte, (4, 4, 2), (plan(), 4, 4)),
         (byte, (4, 4, 3), (plan(), 4, 4 << 40)),
     ):
-        with pytest.raises(ValueError, match=r"of that size|2\^31"):
+        with pytest.raises(ValueError, match=r"must have .* bytes, got|2\^31"):
             engine_over(table, [spec], order)
     booleans = memory_table(np.zeros((1, 4, 4, 3), bool))
     with pytest.raises(ValueError, match="booleans"):

@@ -297,5 +297,5 @@ def test_gather_refuses_arrays_of_another_size() -> None:
     for out in ([], [np.zeros(4, np.int32)], [np.zeros(6, np.int32)], [np.zeros(5, np.int64)]):
         with pytest.raises(ValueError):
             table.gather(int64(0, 1), out)
-    with pytest.raises(ValueError, match="is not of that size"):
+    with pytest.raises(ValueError, match="must have 4 bytes, got 8"):
         engine_over(table, [(np.dtype(np.int64), ())], _core.PushedOrder())

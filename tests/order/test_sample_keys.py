@@ -93,7 +93,7 @@ def test_the_indices_of_samples_that_were_moved_are_not_known() -> None:
 def test_draws_that_are_pushed_must_fit_the_indices() -> None:
     order = _core.PushedOrder()
     order.push(np.array([1, 2]), np.array([7, 8]))
-    with pytest.raises(ValueError, match="a draw for each index"):
+    with pytest.raises(ValueError, match="one RNG key for each index, got 1 for 2"):
         order.push(np.array([1, 2]), np.array([7]))
     plan = _core.EpochPlan(rows=5, batch=2, seed=1)
     np.testing.assert_array_equal(plan.draws(1), plan.indices(1))
