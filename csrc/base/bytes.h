@@ -1,4 +1,4 @@
-// Arithmetic on sizes that cannot overflow unseen, and the poisoning of memory that nobody owns.
+// Arithmetic on sizes that throws on overflow, and poisoning of free memory for AddressSanitizer.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,8 @@
 
 namespace fastload {
 
-// Start of every field of a batch: cache lines for the CPU, a full transaction for a copy engine.
+// The alignment of the memory of every field: a multiple of cache lines (64 bytes) and of the
+// memory transactions of GPUs, and what cudaMalloc guarantees.
 inline constexpr std::size_t kFieldAlignment = 256;
 
 inline std::int64_t checked_add(std::int64_t a, std::int64_t b) {

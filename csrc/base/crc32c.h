@@ -1,5 +1,5 @@
 // CRC32C (Castagnoli, polynomial 0x1EDC6F41, as in iSCSI and RFC 3720), by the CPU's instruction
-// where there is one.
+// where it has one. All functions are thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -8,13 +8,13 @@
 
 namespace fastload {
 
-// CRC of the bytes that gave `crc` so far (0 for none) followed by `data`.
+// Returns the CRC of the bytes whose CRC is `crc` (0: no bytes) followed by `data`.
 std::uint32_t crc32c(std::span<const std::byte> data, std::uint32_t crc = 0);
 
-// The same without the instruction; the tests compare both.
+// crc32c() without the instruction; the tests compare both.
 std::uint32_t crc32c_portable(std::span<const std::byte> data, std::uint32_t crc = 0);
 
-// CRC of A followed by B, from the CRCs of both and the length of B.
+// Returns the CRC of A followed by B, from the CRCs of both and the length of B.
 std::uint32_t crc32c_combine(std::uint32_t crc_a, std::uint32_t crc_b, std::uint64_t length_b);
 
 }  // namespace fastload

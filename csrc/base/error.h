@@ -1,5 +1,5 @@
-// The exceptions of the core. bindings/errors.cpp turns each into its Python class; the messages
-// are written for the person who trains a model: they name the file, the field and the sample.
+// The exceptions of the core. bindings/errors.cpp translates each to its Python class. Messages are
+// for the user: they name the file, the field and the sample.
 #pragma once
 
 #include <stdexcept>
@@ -7,7 +7,8 @@
 
 namespace fastload {
 
-// A file is not what it says it is (Python: fastload.FormatError, a ValueError).
+// The content of a file contradicts its header or manifest (Python: fastload.FormatError, a
+// ValueError).
 class FormatError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -20,7 +21,7 @@ class StoppedError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// The operating system refused something (Python: the OSError subclass of `code`, with file name).
+// A system call failed (Python: the OSError subclass of `code`, with file name).
 class OsError : public std::runtime_error {
  public:
   OsError(int code, const std::string& message, std::string path)
@@ -38,7 +39,7 @@ class CudaError : public std::runtime_error {
  public:
   explicit CudaError(const std::string& message, int code = 0)
       : std::runtime_error(message), code_(code) {}
-  int code() const { return code_; }  // the driver's; 0 if it was not asked
+  int code() const { return code_; }  // the driver's; 0 if the driver was not called
 
  private:
   int code_;

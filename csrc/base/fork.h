@@ -1,8 +1,8 @@
-// Which process this is, cheaply: a counter that grows in every forked child.
+// Tells processes apart: a counter that grows in every forked child, and is cheap to read.
 //
 // NOTE [Fork]. Threads do not survive fork() and a mutex may be copied while it is locked. So each
-// object that owns threads or a mutex remembers the generation it was made in; in a child it is
-// left alone: its destructor does nothing, its threads and locks are leaked, and using it raises.
+// object that owns threads or a mutex stores the generation in which it was made. In a child its
+// destructor does nothing, its threads and locks are leaked, and using it throws StoppedError.
 #pragma once
 
 #include <atomic>
@@ -14,8 +14,8 @@ namespace fastload {
 // The number of forks between the process that loaded the library and this one. Thread-safe.
 std::uint64_t fork_generation();
 
-// The one T of this process: made at the first call, never destroyed. A forked child makes its own,
-// since a lock in the parent's may be held for ever. Thread-safe.
+// Returns the T of this process, which is made at the first call and never destroyed. A forked
+// child makes its own, since a lock in the parent's may be held forever. Thread-safe.
 template <class T>
 T& of_this_process() {
   struct Made {

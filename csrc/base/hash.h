@@ -1,10 +1,11 @@
-// Random numbers that are functions of what they are for.
+// Hashes of 64 bits: random numbers that are functions of a key. All functions are thread-safe.
 #pragma once
 
 #include <cstdint>
 
 namespace fastload {
 
+// 2^64 divided by the golden ratio: the increment of SplitMix64.
 inline constexpr std::uint64_t kGolden = 0x9E3779B97F4A7C15ULL;
 
 // The finaliser of SplitMix64 (Steele, Lea and Flood, 2014).
@@ -14,8 +15,9 @@ constexpr std::uint64_t mix(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// Spreads the parts of a key so that (seed, epoch) = (1, 0) and (0, 1) have nothing in common.
-// Streams 0, 1, 2, ... belong to the order of samples, those from the top down to transforms.
+// Combines the parts of a key so that (seed, epoch) = (1, 0) and (0, 1) give unrelated keys.
+// `stream` separates uses of one seed and epoch: 0, 1, 2, ... for the order of samples, and from
+// 2^64 - 1 down for transforms.
 constexpr std::uint64_t hash_key(std::uint64_t seed, std::uint64_t epoch, std::uint64_t stream) {
   std::uint64_t key = mix(seed + kGolden);
   key = mix(key ^ mix(epoch + 2 * kGolden));

@@ -1,4 +1,4 @@
-// From the index of a sample to its row, where that is computed; and what else stands beside it.
+// Samples of a batch: their indices, rows and RNG keys; and maps from indices to rows.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace fastload {
 
-// A function that is the same at every call. Thread-safe.
+// A pure function from indices to rows. Thread-safe.
 class IndexMap {
  public:
   virtual ~IndexMap() = default;
@@ -20,10 +20,10 @@ class IndexMap {
   virtual void rows(std::span<const std::int64_t> indices, std::span<std::int64_t> rows) const = 0;
 };
 
-// Samples: the indices that name them; beside these the rows where they are read, which an index
-// map has for them; and the draws, numbers of which random transforms make what they draw: another
-// one for an index that comes again. Rows and draws are the indices themselves if nobody says
-// otherwise. Views of memory that outlives them.
+// Samples, as three numbers each: the index, which names the sample; the row where it is read,
+// which differs if there is an index map; and the draw, the sample's part of the RNG key of random
+// transforms, which differs where an index is repeated in an epoch. Rows and draws default to the
+// indices. A view of memory that outlives it.
 class IndexSpan {
  public:
   IndexSpan(std::span<const std::int64_t> indices) : IndexSpan(indices, indices) {}

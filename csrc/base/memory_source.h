@@ -1,5 +1,5 @@
-// Where the memory of a slot comes from: the interface that host memory implements here and pinned
-// memory in device/.
+// The allocator of slots: an interface with two implementations, batch/host_memory.h and
+// device/pinned_memory.h.
 #pragma once
 
 #include <cstddef>
@@ -9,9 +9,9 @@ namespace fastload {
 class MemorySource {
  public:
   virtual ~MemorySource() = default;
-  // At least `bytes` bytes, aligned to kFieldAlignment. Throws std::bad_alloc. Thread-safe.
+  // Returns at least `bytes` bytes, aligned to kFieldAlignment. Throws std::bad_alloc. Thread-safe.
   virtual std::byte* allocate(std::size_t bytes) = 0;
-  // Takes back what allocate(bytes) gave. Thread-safe.
+  // Frees what allocate(bytes) returned. Thread-safe.
   virtual void release(std::byte* data, std::size_t bytes) noexcept = 0;
 };
 

@@ -1,4 +1,4 @@
-// Threads of ours leave signals to the user's.
+// Keeps signals away from the threads of the engine.
 #pragma once
 
 #include <pthread.h>
@@ -6,8 +6,9 @@
 
 namespace fastload {
 
-// While it lives, new threads start with all signals blocked but those that the thread itself
-// causes: SIGINT and the like belong to the user's threads.
+// While it lives, threads that the calling thread starts have all signals blocked except those that
+// a thread causes itself. SIGINT and the like are then handled by the user's threads. Belongs to
+// one thread.
 class SignalsBlocked {
  public:
   SignalsBlocked() {

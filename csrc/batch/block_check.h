@@ -1,4 +1,4 @@
-// Checks the blocks that samples lie in before anything is read from them.
+// Checks the blocks of samples before they are read.
 #pragma once
 
 #include <atomic>
@@ -12,13 +12,14 @@
 
 namespace fastload {
 
-// The scratch memory of one thread's checks. They cost nothing for tables without checksums, nor
-// once all blocks are known to be good.
+// The working memory of one thread's checks. Not thread-safe: one per thread. Checks cost nothing
+// for tables without checksums, and once all blocks are known to be good.
 //
-// Both checks throw FormatError for a bad block if `missing` is nullptr; otherwise they move the
-// samples that touch bad ones from `indices` to the end of `missing`, and return whether there were
-// any. `draws`: nullptr, or of the same samples, or empty; loses the same. They throw OsError for
-// blocks that cannot be read, and StoppedError. REQUIRES: the indices were checked.
+// Both checks throw FormatError for a bad block if `missing` is nullptr. Otherwise they move the
+// samples in bad blocks from `indices` to the end of `missing`, and return whether there were any.
+// `draws`: nullptr, empty, or those of the samples, from which the same ones are removed. They
+// throw OsError for blocks that cannot be read, and StoppedError. REQUIRES: the indices were
+// checked.
 class BlockCheck {
  public:
   // While `stopping` is set, a check ends between two blocks. REQUIRES: both outlive this.
@@ -27,10 +28,11 @@ class BlockCheck {
 
   // Whether there is nothing to do for any sample.
   bool idle() const { return table_.checksums() == nullptr || table_.checksums()->all_good(); }
-  // Checks the rows of the columns, of ragged ones their bounds.
+  // Checks the rows of fixed columns and the bounds of ragged ones.
   bool check_rows(std::vector<std::int64_t>& indices, std::vector<std::int64_t>* missing,
                   std::vector<std::int64_t>* draws = nullptr);
-  // Then checks the values of ragged columns; `spans`: of each column, for these indices.
+  // Checks the values of ragged columns. `spans`: of each column, for these indices. REQUIRES:
+  // check_rows() was called for these indices.
   bool check_values(std::vector<std::int64_t>& indices, std::span<const SpanTable> spans,
                     std::vector<std::int64_t>* missing, std::vector<std::int64_t>* draws = nullptr);
 
@@ -49,7 +51,7 @@ class BlockCheck {
   // Fills ranges_ with the bytes of each sample; false if the column has no such part.
   bool locate(Part part, std::size_t number, std::span<const std::int64_t> indices,
               std::span<const SpanTable> spans);
-  // Leaves the bad ones in blocks_.
+  // Checks blocks_, and removes those that are good.
   void check_blocks();
 
   const Table& table_;

@@ -1,4 +1,4 @@
-// Integers of 1, 2 and 4 bytes -> int64, on the way from a file into a batch.
+// Kernels that convert integers of 1, 2 and 4 bytes to int64.
 #pragma once
 
 #include "batch/run.h"
@@ -6,8 +6,8 @@
 
 namespace fastload {
 
-// Convert runs of numbers, stored at any address, to int64 at any address: one function per kind of
-// number. They are thread-safe and fence what they stream, like the copy kernels they belong to.
+// One function per dtype, which converts runs of numbers at any address to int64 at any address.
+// They are thread-safe and fence their streaming stores, like copy kernels.
 struct ConvertKernels {
   CopyRuns u8, i8, u16, i16, u32, i32;
 
@@ -16,7 +16,8 @@ struct ConvertKernels {
 };
 
 ConvertKernels convert_kernels_portable();
-// REQUIRES: the CPU has AVX2, or AVX-512F. The portable ones where there is no such CPU.
+// REQUIRES: the CPU has AVX2, or AVX-512F. On other architectures they are
+// the portable ones.
 ConvertKernels convert_kernels_avx2();
 ConvertKernels convert_kernels_avx512();
 

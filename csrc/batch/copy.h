@@ -1,4 +1,4 @@
-// Copying and converting rows side by side, at the speed of the memory bus.
+// Kernels that copy and convert rows to contiguous memory.
 #pragma once
 
 #include <cstddef>
@@ -11,19 +11,19 @@
 
 namespace fastload {
 
-// One way to copy, for one kind of CPU. The functions are thread-safe and own nothing.
+// The kernels for one kind of CPU. The functions are thread-safe and own nothing.
 struct CopyKernel {
   const char* name;
   // out = rows[0] rows[1] ... rows[count - 1], each of row_bytes bytes.
-  // REQUIRES: out does not overlap the rows. What was written is visible to other threads only
-  // after the usual release (a mutex): streaming stores are fenced before the call returns.
+  // REQUIRES: out does not overlap the rows. Streaming stores are fenced before the call returns,
+  // so that a mutex publishes them like ordinary stores.
   void (*copy_rows)(std::byte* out, const std::byte* const* rows, std::size_t count,
                     std::size_t row_bytes);
-  // The same for runs of any lengths.
+  // Copies runs of any lengths.
   CopyRuns copy_runs;
-  // The same for numbers that become int64.
+  // Convert runs of numbers to int64.
   ConvertKernels convert_runs;
-  // What deliver_images() is made of.
+  // The loops of deliver_images().
   PixelKernels pixels;
 
   CopyRuns runs_of(Stored stored) const {
@@ -31,13 +31,13 @@ struct CopyKernel {
   }
 };
 
-// What this CPU can run, the fastest first; "portable" is always the last.
+// The kernels that this CPU can run, the fastest first; "portable" is always the last. Thread-safe.
 std::span<const CopyKernel> copy_kernels();
 
 // The kernel in use: the fastest, unless set_copy_kernel() chose another. Thread-safe.
 const CopyKernel& copy_kernel();
-// For tests and benchmarks: use the kernel of that name from now on, "auto" for the fastest. Throws
-// std::invalid_argument if this CPU has no such kernel.
+// Selects a kernel for all later copies, "auto" for the fastest; for tests and benchmarks. Throws
+// std::invalid_argument if this CPU has no such kernel. Thread-safe.
 void set_copy_kernel(std::string_view name);
 
 }  // namespace fastload

@@ -1,4 +1,4 @@
-// Copying rows whose items do not lie side by side.
+// Copies rows whose items are not contiguous.
 #pragma once
 
 #include <cstddef>
@@ -10,11 +10,10 @@ namespace fastload {
 
 struct StridedRow {
   const std::byte* from;  // the first item
-  std::byte* out;         // where the row goes, side by side
+  std::byte* out;         // where the row goes, contiguous
 };
 
-// Copies rows of one shard. REQUIRES: no row overlaps where another one goes. Thread-safe; touches
-// nothing but the rows.
+// Copies rows of one shard. REQUIRES: the sources do not overlap the destinations. Thread-safe.
 void copy_strided(std::span<const StridedRow> rows, const RowStrides& strides);
 
 }  // namespace fastload

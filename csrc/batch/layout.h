@@ -1,4 +1,4 @@
-// How large each array of a batch is: computed per batch, before any memory is taken.
+// The sizes of the arrays of a batch, computed before its memory is acquired.
 #pragma once
 
 #include <cstddef>
@@ -12,15 +12,15 @@
 
 namespace fastload {
 
-// Makes the samples of a ragged column equally long: as long as the longest of the batch, rounded
-// up to a multiple.
+// Padding of a ragged column: samples become as long as the longest of the batch, rounded up to a
+// multiple.
 struct PadTo {
   std::int64_t multiple = 1;
-  std::vector<std::byte> element;  // what fills a shorter sample
+  std::vector<std::byte> element;  // the value of the padding
 };
 
-// How a column is delivered: a fixed one in one array; a ragged one in two, its values and an int64
-// array of their offsets (samples + 1, from 0), or with padding of their lengths (samples).
+// How a column is delivered. A fixed column is one array. A ragged one is two: its values, and
+// int64 offsets (samples + 1, from 0), or lengths (samples) if it is padded.
 struct Delivery {
   std::int64_t row_bytes;  // of a sample; of an element if ragged
   bool ragged = false;
@@ -34,7 +34,7 @@ struct Delivery {
 // own bytes, and no two fields share a cache line or a transaction of a copy engine.
 struct BatchLayout {
   std::vector<std::size_t> slot_bytes;
-  std::vector<std::size_t> slot_rooms;       // to ask for: more where sizes vary
+  std::vector<std::size_t> slot_rooms;       // sizes to acquire: larger where sizes vary
   std::vector<std::int64_t> padded_lengths;  // per column: elements of each sample, or 0
 
   std::size_t total_bytes() const;

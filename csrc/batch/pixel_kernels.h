@@ -16,20 +16,21 @@ struct ChannelConstants {
   float scale;
 };
 
-// All of them take any address, write `out` only, and read `in` only.
+// All kernels take any address, read only `in`, write only `out`, and are thread-safe.
 
-// `count` numbers become floats.
+// Converts `count` numbers to floats.
 using ConvertNumbers = void (*)(const std::byte* in, std::byte* out, std::size_t count,
                                 const ChannelConstants& constants);
-// `count` bytes become words[byte]; `split`: all first bytes of the words, then
-// all second ones, ...
+// Writes words[byte] for each of `count` bytes. `split`: the first bytes of all words, then their
+// second bytes, ...
 using LookUp = void (*)(const std::byte* in, std::byte* out, std::size_t count,
                         const std::byte* words, const std::byte* split, bool stream);
-// Number x of channel c of `count` pixels becomes number c * plane + x, or, if the row is mirrored,
-// c * plane + count - 1 - x.
+// Moves number x of channel c of `count` pixels to number c * plane + x, or to c * plane + count -
+// 1
+// - x if the row is mirrored.
 using SplitPixels = void (*)(const std::byte* in, std::byte* out, std::size_t plane,
                              std::size_t count, std::size_t channels);
-// The pixels in reverse order.
+// Writes the pixels in reverse order.
 using MirrorPixels = void (*)(const std::byte* in, std::byte* out, std::size_t count,
                               std::size_t channels);
 
@@ -38,7 +39,7 @@ struct PixelKernels {
   std::array<LookUp, 2> look_up;  // of 16- and of 32-bit words; nullptr: converting is faster
   std::array<std::array<std::array<SplitPixels, 2>, 3>, 4> splits;  // see split()
   std::array<std::array<MirrorPixels, 3>, 4> mirrors;
-  void (*fence)();  // after what was streamed
+  void (*fence)();  // call after streaming stores
 
   ConvertNumbers convert_of(Number stored, Number delivered, bool normalise) const {
     const int row = static_cast<int>(delivered) - static_cast<int>(Number::f16);
@@ -62,7 +63,8 @@ struct PixelKernels {
 };
 
 PixelKernels pixel_kernels_portable();
-// REQUIRES: the CPU has AVX2. The portable ones where there is no such CPU.
+// REQUIRES: the CPU has AVX2. On other architectures they are
+// the portable ones.
 PixelKernels pixel_kernels_avx2();
 // The fastest for this CPU, which has AVX-512F. REQUIRES: as above.
 PixelKernels pixel_kernels_avx512();

@@ -1,5 +1,4 @@
-// What becomes of the numbers of a field on their way into a batch: windows of images, mirrored,
-// scaled, of another dtype, with the channels first.
+// Delivery of images: cropped, mirrored, converted, normalised, with the channels first.
 #pragma once
 
 #include <cstddef>
@@ -13,22 +12,22 @@
 
 namespace fastload {
 
-// Numbers change their dtype; or are scaled to 0..1 and normalised as well.
+// A change of dtype; with `normalise`, numbers are also scaled and normalised by mean and std.
 struct Conversion {
   Number stored = Number::u8;
   Number delivered = Number::f32;  // a float
   bool normalise = false;
   float scale = 1;
-  // One for all numbers, or one for each channel.
+  // One for all channels, or one for each.
   std::vector<float> means = {0};
   std::vector<float> stds = {1};
 };
 
-// A window of this size at a random place of the image, around which zeros are laid first.
+// A random window of this size, in the image padded by zeros.
 struct RandomCrop {
   std::int64_t height = 0, width = 0;
   std::int64_t left = 0, top = 0, right = 0, bottom = 0;  // zeros
-  std::uint64_t number = 0;                               // among the field's random transforms
+  std::uint64_t number = 0;  // of this transform among the random ones of the field
 };
 
 struct RandomFlip {
@@ -46,14 +45,14 @@ struct PixelSpec {
   std::optional<RandomFlip> flip{};
 };
 
-// What the kernels read of a conversion.
+// A conversion in the form that kernels read.
 struct ConversionTables {
-  // Means and standard deviations for neighbouring numbers, over and over: of one channel after the
-  // other if there is a pattern for each, else of a row of pixels.
+  // Means and standard deviations of neighbouring numbers, repeated: one pattern for each channel
+  // if per_channel, else one for rows of pixels.
   std::vector<float> means, stds;
-  std::size_t pattern = 0;  // numbers of one
+  std::size_t pattern = 0;  // numbers of a pattern
   bool per_channel = false;
-  // Of 8-bit numbers: all 256 results for each pattern, and their first, second, ... bytes apart.
+  // For 8-bit numbers: the 256 results of each pattern; and their first bytes, second bytes, ...
   std::vector<std::byte> words, split;
 };
 
@@ -63,25 +62,26 @@ struct PixelKeys {
   std::uint64_t flip = 0;
 };
 
-// Immutable; may be used by any thread.
+// How the images of a field are delivered, for any size of image. Immutable. Thread-safe.
 class PixelPlan {
  public:
-  // Throws std::invalid_argument for what cannot be done.
+  // Throws std::invalid_argument for numbers out of range and unsupported conversions.
   explicit PixelPlan(PixelSpec spec);
 
   const PixelSpec& spec() const { return spec_; }
   const ConversionTables& tables() const { return tables_; }
   bool random() const { return spec_.crop || spec_.flip; }
   std::int64_t delivered_item_bytes() const;
-  // Of images of this size. Throws std::invalid_argument if it is too large, or smaller than the
-  // window.
+  // Returns the shapes for stored images of this size. Throws std::invalid_argument if it is
+  // negative, has 2^31 numbers or more, or is smaller than the window.
   ImageShape shape(std::int64_t height, std::int64_t width) const;
   std::int64_t stored_bytes(const ImageShape& shape) const;
   std::int64_t delivered_bytes(const ImageShape& shape) const;
   PixelKeys keys(std::uint64_t seed, std::uint64_t epoch) const;
-  // A function of its arguments alone. `draw`: of the sample (IndexSpan).
+  // Returns the random window of a sample, a pure function of the arguments. `draw`: of the sample
+  // (IndexSpan).
   ImageWindow window(const ImageShape& shape, const PixelKeys& keys, std::int64_t draw) const;
-  // What deliver_images() needs in each thread.
+  // The scratch memory that deliver_images() needs in each thread.
   std::size_t scratch_bytes(const ImageShape& shape) const;
 
  private:
@@ -103,8 +103,9 @@ struct ImageDelivery {
   ImageWindow window(std::int64_t draw) const { return plan->window(shape, keys, draw); }
 };
 
-// Writes each image to `out`, side by side. REQUIRES: they do not overlap `out`. Touches nothing
-// but its arguments, and may be left in the middle by a signal handler.
+// Writes the images to `out`, contiguously. `scratch`: plan.scratch_bytes(shape) bytes. REQUIRES:
+// the images do not overlap `out`. Thread-safe. Owns nothing, so that a signal handler may leave it
+// in the middle.
 void deliver_images(const PixelPlan& plan, const ImageShape& shape, const std::byte* const* images,
                     std::span<const ImageWindow> windows, std::byte* out, std::byte* scratch);
 

@@ -1,4 +1,4 @@
-// What kernels copy or convert besides rows of one size.
+// Runs: what kernels copy or convert if sizes differ.
 #pragma once
 
 #include <cstddef>
@@ -6,7 +6,7 @@
 
 namespace fastload {
 
-// Bytes that lie side by side, and where they go.
+// Contiguous bytes, and where they go.
 struct Run {
   const std::byte* from;
   std::byte* out;

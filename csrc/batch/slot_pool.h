@@ -1,4 +1,4 @@
-// The memory of batches: slots that are leased, never handed out twice at once, and used again.
+// The memory of batches: slots that are leased and reused.
 #pragma once
 
 #include <cstddef>
@@ -14,14 +14,15 @@ namespace fastload {
 
 class SlotPool;
 
-// NOTE [Slot life]. A slot belongs to whoever holds its lease: the worker that fills it, then the
-// batch, then every tensor that aliases it. The lease returns itself when the last of them dies, on
-// whatever thread that is. Nobody ever waits for a slot: how far workers run ahead is bounded by
-// the engine's depth, which does not count delivered batches, so that a user may keep as many as
-// memory holds.
+// NOTE [Slot life]. A slot belongs to the holder of its lease: the worker that fills it, then the
+// batch, then every tensor that aliases it. The lease returns itself when the last of them is
+// freed, on any thread. No thread ever waits for a slot: the engine's depth bounds how far workers
+// run ahead, and does not count delivered batches, so that a user may keep as many as fit into
+// memory.
 
-// The right to use `bytes()` bytes at `data()`. Move-only; returns itself. In a forked child it
-// does nothing: the slot is the parent's.
+// Owns `bytes()` bytes at `data()` until it is destroyed, which returns them to the pool; in a
+// forked child it does nothing, since the slot is the parent's. Move-only. One thread at a time; it
+// may be destroyed by any.
 class Lease {
  public:
   Lease() = default;
@@ -57,15 +58,15 @@ class SlotPool : public std::enable_shared_from_this<SlotPool> {
   explicit SlotPool(std::shared_ptr<MemorySource> memory) : memory_(std::move(memory)) {}
   ~SlotPool();
 
-  // The memory that a slot for `bytes` bytes takes.
+  // Returns the size of the slot for `bytes` bytes.
   static std::size_t capacity_for(std::size_t bytes);
-  // What to ask for where sizes vary from batch to batch, so that they fit each other's slots: at
-  // most a quarter more.
+  // Returns the size to acquire where sizes vary from batch to batch, so that batches fit into each
+  // other's slots: at most a quarter more.
   static std::size_t roomy(std::size_t bytes);
-  // A slot of `bytes` bytes, and room for more if `room` is larger. Throws std::bad_alloc.
+  // Returns a slot of `bytes` bytes, with a capacity of at least `room`. Throws std::bad_alloc.
   Lease acquire(std::size_t bytes, std::size_t room = 0);
-  // An engine announces how many bytes it keeps in circulation, and takes it back when it ends.
-  // What the last one needed is kept for the next epoch.
+  // An engine adds the bytes that it keeps in circulation, and removes them when it ends. The
+  // demand of the last one stays allocated for the next epoch.
   void add_demand(std::size_t bytes);
   void remove_demand(std::size_t bytes);
   SlotPoolStats stats() const;

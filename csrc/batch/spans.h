@@ -8,11 +8,11 @@
 
 namespace fastload {
 
-// Where each sample begins in the values of its shard, and where it goes when samples are laid side
-// by side; in elements. Checked: every span lies inside the values.
+// Where each sample starts in the values of its shard, and its offset in the batch, in elements.
+// All spans lie inside the values. A view of memory that outlives it.
 struct Spans {
   std::span<const std::int64_t> begins;   // one per sample
-  std::span<const std::int64_t> offsets;  // one more: the elements before each sample, then all
+  std::span<const std::int64_t> offsets;  // samples + 1: the elements before each sample, then all
 
   std::size_t count() const { return begins.size(); }
   std::int64_t length(std::size_t i) const { return offsets[i + 1] - offsets[i]; }
@@ -22,7 +22,7 @@ struct Spans {
   }
 };
 
-// The memory behind Spans, which a batch keeps for the next one.
+// The memory of Spans, which is reused from batch to batch.
 struct SpanTable {
   std::vector<std::int64_t> begins;
   std::vector<std::int64_t> offsets;

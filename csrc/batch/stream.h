@@ -1,4 +1,4 @@
-// What the kernels share: when to ask for bytes early, and when to write around the caches.
+// Decisions that the kernels share: when to prefetch, and when to use streaming stores.
 #pragma once
 
 #include <cstddef>
@@ -14,9 +14,12 @@
 
 namespace fastload {
 
-// From here on a row is worth streaming stores, which do not read the line they overwrite.
+// Rows from this size on are written by streaming stores, which do not read the lines they
+// overwrite. Balances this against the lines at both ends of a row, which are written twice.
 inline constexpr std::size_t kStreamBytes = 1024;
-inline constexpr std::size_t kLine = 64;
+inline constexpr std::size_t kLine = 64;  // of a cache
+// Rows that are prefetched before they are copied. Balances the latency of memory against the lines
+// that a core can request at once and that the first cache holds.
 inline constexpr std::size_t kRowsAhead = 16;
 
 inline void prefetch_row(const std::byte* row, std::size_t row_bytes) {
@@ -32,8 +35,8 @@ inline std::size_t bytes_of(std::span<const Run> runs) {
   return bytes;
 }
 
-// How many runs ahead to ask: the hardware follows a long run by itself; of shorter ones it would
-// miss the start.
+// Returns how many runs ahead to prefetch. The hardware prefetches long runs, from 64 lines on, but
+// misses the start of shorter ones.
 inline std::size_t runs_ahead(std::span<const Run> runs) {
   return bytes_of(runs) < runs.size() * 64 * kLine ? kRowsAhead : 1;
 }
@@ -41,7 +44,7 @@ inline std::size_t runs_ahead(std::span<const Run> runs) {
 inline bool streams_well(const std::byte* out, std::size_t bytes) {
   if (bytes < kStreamBytes) return false;
   const bool whole_lines = bytes % kLine == 0 && reinterpret_cast<std::uintptr_t>(out) % kLine == 0;
-  return whole_lines || bytes >= 16 * kStreamBytes;  // else ragged line ends cost too much
+  return whole_lines || bytes >= 16 * kStreamBytes;  // else partial lines cost too much
 }
 
 }  // namespace fastload

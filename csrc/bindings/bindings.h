@@ -1,4 +1,4 @@
-// What the files of this folder share. Nothing here is seen outside it.
+// Declarations that the files of this folder share.
 #pragma once
 
 #include <pybind11/numpy.h>
@@ -34,13 +34,13 @@ struct PyTable {
   py::list owners;
 };
 
-// A slot pool that is made anew in a forked child.
+// A slot pool; a forked child gets one of its own.
 struct PySlotPool {
   std::shared_ptr<CudaDevice> device;    // none: ordinary memory
   std::shared_ptr<PinnedMemory> pinned;  // of the pool, if there is a device
   std::shared_ptr<SlotPool> pool;
 };
-// The pool of this process. Iterators that begin in different threads may ask for it at once.
+// Returns the pool of this process. Thread-safe. REQUIRES: the GIL, or an attached thread.
 std::shared_ptr<SlotPool> pool_of(const py::object& owner);
 
 // The index source behind one of the order classes. Throws TypeError for anything else. `order`

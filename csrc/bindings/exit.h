@@ -1,14 +1,14 @@
 // Leaving the interpreter while threads are inside the core.
 //
 // A daemon thread that wants the GIL back from a dead interpreter is ended by Python, through C++
-// frames that cannot be unwound, and takes the process down. So whoever works without the GIL is
-// counted, and an atexit hook stops every live engine and waits, within bounds, until nobody does
-// and daemon threads have met the end.
+// frames that cannot be unwound, and takes the process down. So threads that work without the
+// GIL are counted, and an atexit hook stops every live engine and waits, up to a limit, until there
+// are none and daemon threads have reached a StoppedError.
 //
 // A worker may be inside a read that never returns (NOTE [Stalled reads], engine.h). Its engine,
 // and the Python objects whose memory it reads, are then kept here, and the worker is joined when
-// the read has returned. What is still there when the process ends is leaked: nothing that such a
-// thread may touch is destroyed before.
+// the read has returned. Engines that remain when the process ends are leaked, with all that their
+// threads may use.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -56,14 +56,14 @@ void wait_in_slices(const WaitUntil& wait_until, const Check& check) {
   }
 }
 
-// The engine is stopped when the interpreter exits, until it is forgotten.
+// Registers an engine to be stopped when the interpreter exits, and unregisters it. Thread-safe.
 void stop_at_exit(Engine* engine);
 void forget_at_exit(Engine* engine);
 
 // Owns an engine whose workers did not end in time, and what they read, until they have ended.
 // REQUIRES: the GIL.
 void keep_stalled(std::unique_ptr<Engine> engine, std::vector<pybind11::object> owners);
-// Frees those that have ended meanwhile; waits for none. REQUIRES: the GIL.
+// Frees the engines whose workers have ended since; does not wait. REQUIRES: the GIL.
 void free_ended();
 
 }  // namespace fastload::bindings

@@ -1,4 +1,4 @@
-// Which samples batch k of an epoch holds on one rank: a pure function of a few integers.
+// The samples of batch k of an epoch on one rank, as a pure function of a few integers.
 #pragma once
 
 #include <cstdint>
@@ -12,17 +12,17 @@
 
 namespace fastload {
 
-// What becomes of the samples after the last full global batch.
+// How samples after the last full global batch are handled.
 enum class Tail {
   kDrop,   // not delivered
-  kPad,    // delivered; positions past the end wrap to the start until the ranks have equally many
-  kShort,  // delivered; the ranks' shares differ by at most one sample; an empty one is no batch
+  kPad,    // delivered; positions past the end wrap to the start until all ranks have equally many
+  kShort,  // delivered; ranks differ by at most one sample; a rank without any has no such batch
 };
 
 enum class OrderKind {
   kSequential,  // index = position
   kFull,        // one permutation of everything
-  kWeighted,    // drawn by weight, each position for itself
+  kWeighted,    // random by weight, independently for each position
   kBlock,  // permuted blocks, then a permutation inside windows of a few blocks: reads stay local
 };
 
@@ -36,9 +36,9 @@ struct EpochSpec {
   std::int64_t first_position = 0;  // where batch 0 starts: anywhere in [0, rows]
   Tail tail = Tail::kShort;
   OrderKind order = OrderKind::kFull;
-  std::int64_t block_rows = 0;                 // `block` only
-  std::int64_t window_blocks = 0;              // `block` only
-  std::shared_ptr<const WeightTable> weights;  // `weighted` only: what each position draws from
+  std::int64_t block_rows = 0;                 // kBlock only
+  std::int64_t window_blocks = 0;              // kBlock only
+  std::shared_ptr<const WeightTable> weights;  // kWeighted only
   std::int64_t index_offset = 0;               // added to each index
 };
 
@@ -53,13 +53,13 @@ class EpochPlan {
   std::int64_t batch_count() const { return batch_count_; }
   // Samples in this rank's batch k. REQUIRES: 0 <= k < batch_count().
   std::int64_t batch_size(std::int64_t k) const;
-  // How many of them, the first ones, are not there only to fill up (`kPad`). REQUIRES: the same.
+  // How many of these samples, the first ones, are not padding (kPad). REQUIRES: as batch_size().
   std::int64_t real_count(std::int64_t k) const;
-  // The dataset indices of batch k, in O(batch). REQUIRES: 0 <= k < batch_count().
+  // Sets `out` to the dataset indices of batch k, in O(batch). REQUIRES: 0 <= k < batch_count().
   void indices(std::int64_t k, std::vector<std::int64_t>& out) const;
-  // The draws of these samples (IndexSpan), or nothing where they are the indices. In a weighted
-  // order an index comes again and again: there they are the positions. One that is added to fill
-  // up the last step is the one at the start that it repeats.
+  // Sets `out` to the draws of these samples (IndexSpan); empty if they are the indices. In a
+  // weighted order, where indices repeat, they are the positions. Padding has the draw of the
+  // sample that it repeats. REQUIRES: as batch_size().
   void draws(std::int64_t k, std::vector<std::int64_t>& out) const;
 
  private:
@@ -76,7 +76,7 @@ class EpochPlan {
   std::int64_t batch_count_ = 0;
   std::optional<Permutation> permutation_;  // of rows, or of blocks; none when sequential or empty
   std::int64_t block_count_ = 0;
-  std::int64_t short_slot_ = 0;  // where the permutation puts the last block, which may be short
+  std::int64_t short_slot_ = 0;  // permuted place of the last block, which may be short
 };
 
 }  // namespace fastload

@@ -1,4 +1,4 @@
-// The one interface through which indices reach the engine, and the kinds behind it.
+// IndexSource, the interface through which indices reach the engine, and its implementations.
 #pragma once
 
 #include <cstdint>
@@ -18,25 +18,26 @@
 
 namespace fastload {
 
-// Batches 0, 1, 2, ... of dataset indices, each taken once, in any order, by any thread.
+// Batches 0, 1, 2, ... of dataset indices. Each is taken once, in any order, by any thread.
 class IndexSource {
  public:
   enum class State { kReady, kPending, kEnd };
 
   virtual ~IndexSource() = default;
-  // Whether batch k can be taken now, may come later, or lies behind the last one. Thread-safe.
+  // Whether batch k can be taken now, may become ready, or is past the last batch. Thread-safe.
   virtual State state(std::int64_t k) const = 0;
-  // Moves batch k into `indices`. `draws`: nullptr, or gets the draws of these samples (IndexSpan);
-  // nothing where they are the indices. REQUIRES: state(k) == kReady, and k was not taken before.
-  // Thread-safe.
+  // Moves batch k into `indices`, and the draws of its samples (IndexSpan) into `draws` unless that
+  // is nullptr; `draws` is empty if they are the indices. REQUIRES: state(k) == kReady, and k was
+  // not taken before. Thread-safe.
   virtual void take(std::int64_t k, std::vector<std::int64_t>& indices,
                     std::vector<std::int64_t>* draws) = 0;
-  // `changed` is called whenever a pending batch becomes ready or the end is known, by the thread
-  // that caused it, until the next call. nullptr: nobody listens any more.
+  // Sets the listener, which is called whenever a pending batch becomes ready or the end is known,
+  // by the thread that caused it. nullptr: no listener. A listener does not run after the call that
+  // replaced it has returned. Thread-safe.
   virtual void on_change(std::function<void()> /*changed*/) {}
 };
 
-// The keyed or sequential order of an epoch plan.
+// The order of an epoch plan.
 class PlanOrder final : public IndexSource {
  public:
   explicit PlanOrder(EpochPlan plan) : plan_(plan) {}
@@ -51,8 +52,8 @@ class PlanOrder final : public IndexSource {
 // A whole order given as an array, cut into batches. The array outlives this object.
 class ArrayOrder final : public IndexSource {
  public:
-  // `repeats`: nullptr, or gives the draws; it has counted what came before, and is used by nobody
-  // else from now on. Throws std::invalid_argument if batch < 1.
+  // `repeats`: nullptr, or makes the draws; it has counted the samples before these, and is owned
+  // by this object from now on. Throws std::invalid_argument if batch < 1.
   ArrayOrder(std::span<const std::int64_t> indices, std::int64_t batch, bool drop_last,
              std::shared_ptr<Occurrences> repeats = nullptr);
   State state(std::int64_t k) const override;
@@ -67,7 +68,7 @@ class ArrayOrder final : public IndexSource {
   std::int64_t batch_count_;
   Mutex mutex_;
   const std::shared_ptr<Occurrences> repeats_ FL_GUARDED_BY(mutex_);
-  // Of batches before counted_ that were not taken yet: they are counted in their order.
+  // Of batches before counted_ that were not taken yet, since batches are counted in order.
   std::map<std::int64_t, std::vector<std::int64_t>> draws_ FL_GUARDED_BY(mutex_);
   std::int64_t counted_ FL_GUARDED_BY(mutex_) = 0;
 };
@@ -75,12 +76,13 @@ class ArrayOrder final : public IndexSource {
 // Batches pushed one by one by the caller's thread: any size, empty ones too.
 class PushedOrder final : public IndexSource {
  public:
-  // `repeats`: as above.
+  // `repeats`: as for ArrayOrder.
   explicit PushedOrder(std::shared_ptr<Occurrences> repeats = nullptr)
       : repeats_(std::move(repeats)) {}
-  // `draws`: those of the samples (IndexSpan), which `repeats` then does not count; empty:
-  // `repeats` gives them. Throws std::invalid_argument after finish(), and if there is not one draw
-  // for each index; both throw StoppedError in a forked child.
+  // Appends a batch. `draws`: those of its samples (IndexSpan), which `repeats` then does not
+  // count; empty: `repeats` makes them. Throws std::invalid_argument after finish(), and unless
+  // there is one draw for each index. push() and finish() throw StoppedError in a forked child.
+  // Thread-safe.
   void push(std::vector<std::int64_t> indices, std::vector<std::int64_t> draws = {});
   void finish();
   State state(std::int64_t k) const override;
@@ -98,7 +100,7 @@ class PushedOrder final : public IndexSource {
 
   const std::uint64_t generation_ = fork_generation();
   mutable Mutex mutex_;
-  // From batch first_ on; empty where a later batch was taken before an earlier one.
+  // From batch first_ on; an empty one was taken before an earlier one.
   std::deque<std::optional<Batch>> waiting_ FL_GUARDED_BY(mutex_);
   const std::shared_ptr<Occurrences> repeats_ FL_GUARDED_BY(mutex_);
   std::int64_t first_ FL_GUARDED_BY(mutex_) = 0;

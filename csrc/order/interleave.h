@@ -1,4 +1,4 @@
-// Several sequences merged into one that never ends, each in its share everywhere.
+// Merges sequences into one endless sequence that holds each in proportion everywhere.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace fastload {
 
-// Where a position of the merged sequence leads: the visit'th item of a source.
+// What a position of the merged sequence is: item number `visit` of a source.
 struct Visit {
   std::size_t source;
   std::int64_t visit;
@@ -15,9 +15,9 @@ struct Visit {
 
 // A balanced binary tree over the sources: at a node with share r = left / (left + right), visit n
 // goes left iff floor((n + 1) r) > floor(n r), and is visit floor(n r) of the left or
-// n - floor(n r) of the right. Integers, rounded nowhere. The visits of a source come in order, and
-// any stretch of m positions holds fewer than ceil(log2(sources)) more or less of them than
-// m * weight / total. A value; const methods may be called from any thread.
+// n - floor(n r) of the right. Computed in integers, without rounding. The visits of a source come
+// in order, and any stretch of m positions holds fewer than ceil(log2(sources)) more or less of
+// them than m * weight / total. A value; const methods may be called from any thread.
 class Interleave {
  public:
   static constexpr std::int64_t kEnd = std::int64_t{1} << 62;  // positions are smaller

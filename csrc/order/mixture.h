@@ -1,4 +1,4 @@
-// One dataset of many, in given proportions: index -> source and its sample, in O(log sources).
+// A mixture of datasets in given proportions: index -> source and its sample, in O(log sources).
 #pragma once
 
 #include <cstdint>
@@ -13,24 +13,25 @@ namespace fastload {
 
 // Where an epoch ends.
 enum class Exhausted {
-  kStop,    // where a source would begin again
-  kRepeat,  // when each source was through once
-  kDrop,    // when all samples came once: sources that are through leave, the others go on
+  kStop,    // where a source would repeat
+  kRepeat,  // when each source was read once
+  kDrop,    // when all samples came once: sources leave at their end, the others continue
 };
 
 struct MixtureSpec {
   std::vector<std::int64_t> sizes;    // samples of each source
   std::vector<std::int64_t> weights;  // a source of weight 0 is never read
   Exhausted exhausted = Exhausted::kStop;
-  std::optional<std::int64_t> samples;  // of an epoch, instead of where kStop would end it
-  std::optional<std::uint64_t> seed;    // permutes each pass over a source; none: in order
+  std::optional<std::int64_t> samples;  // of an epoch, instead of the number that kStop gives
+  std::optional<std::uint64_t> seed;    // permutes each repetition of a source; none: in order
 };
 
-// Index i is position i of an Interleave of the sources, that never ends; epoch e has the indices
-// [e * size(), (e + 1) * size()). Visit v of a source of n samples is the one at place v mod n of
-// its pass v / n, and each pass is a permutation of its own. With kDrop an epoch is a list of
-// phases, each with the sources that are left, and passes are epochs. The values are part of every
-// checkpoint: they never change. A value; const methods may be called from any thread.
+// Index i is position i of an endless Interleave of the sources; epoch e has the indices
+// [e * size(), (e + 1) * size()). Visit v of a source of n samples is position v mod n of its
+// repetition v / n, and each repetition is a permutation of its own. With kDrop an epoch is a list
+// of phases, each with the sources that are left, and the repetition is the epoch. Values never
+// change between versions, since checkpoints depend on them. A value; const methods may be called
+// from any thread.
 class Mixture final : public IndexMap {
  public:
   // Throws std::invalid_argument unless sizes are positive, weights are not negative, and each sums
@@ -41,7 +42,7 @@ class Mixture final : public IndexMap {
   std::int64_t size() const { return size_; }  // samples of an epoch
   std::int64_t index_limit() const override { return Interleave::kEnd; }
   std::int64_t row_limit() const override { return starts_.back(); }
-  // Samples of the sources, counted through all of them.
+  // A row is the number of a sample when the sources are concatenated.
   void rows(std::span<const std::int64_t> indices, std::span<std::int64_t> rows) const override;
   // REQUIRES: every index lies in [0, index_limit()); the sizes are equal.
   void locate(std::span<const std::int64_t> indices, std::span<std::int64_t> sources,
@@ -53,7 +54,7 @@ class Mixture final : public IndexMap {
   struct Phase {
     std::int64_t begin;  // position in the epoch
     Interleave order;
-    std::vector<std::int64_t> visited;  // of each source, before
+    std::vector<std::int64_t> visited;  // visits of each source before this phase
   };
   struct Place {
     std::size_t source;
@@ -67,7 +68,7 @@ class Mixture final : public IndexMap {
 
   MixtureSpec spec_;
   std::vector<std::int64_t> starts_;  // first row of each source, then their sum
-  std::vector<Phase> phases_;         // one that never ends, but with kDrop
+  std::vector<Phase> phases_;         // one endless phase, except with kDrop
   std::int64_t size_ = 0;
 };
 

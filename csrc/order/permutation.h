@@ -1,4 +1,4 @@
-// A shuffle that is a function: position -> index, keyed by (seed, epoch), in O(1) memory.
+// A permutation as a function, position -> index, with a key and O(1) memory.
 #pragma once
 
 #include <array>
@@ -9,8 +9,8 @@ namespace fastload {
 
 // A bijection of [0, n): an (unbalanced) Feistel network over bit_width(n - 1) bits with cycle
 // walking (Black and Rogaway, "Ciphers with Arbitrary Finite Domains", 2002). Less than two walks
-// on average, since the domain is smaller than 2 n. The values are part of every checkpoint: they
-// never change. A value; const methods may be called from any thread.
+// on average, since the domain is smaller than 2 n. Values never change between
+// versions, since checkpoints depend on them. A value; const methods may be called from any thread.
 class Permutation {
  public:
   static constexpr std::int64_t kMaxSize = std::int64_t{1} << 62;
@@ -26,8 +26,8 @@ class Permutation {
   void indices_from(std::int64_t first, std::span<std::int64_t> out) const;
 
  private:
-  // Halves of a few bits mix slowly: with 6 rounds and n = 8 some pairs of neighbours come 27 % too
-  // often, and traces remain up to n = 1024. With these numbers no statistic of the tests sees any.
+  // Halves of a few bits mix slowly: with 6 rounds and n = 8 some pairs of neighbours occur 27 %
+  // too often, and bias is measurable up to n = 1024. With these values the tests measure none.
   static constexpr int kRounds = 6;
   static constexpr int kSmallRounds = 24;
   static constexpr int kSmallBits = 12;
@@ -45,7 +45,7 @@ class Permutation {
   std::uint64_t n_;
   int left_bits_;
   int right_bits_;
-  bool small_;  // kSmallRounds are made
+  bool small_;  // whether kSmallRounds are needed
   std::array<std::uint64_t, kSmallRounds> keys_{};
 };
 

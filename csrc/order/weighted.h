@@ -1,4 +1,4 @@
-// Draws with replacement by weight: a number gives an index.
+// Samples indices with replacement by weight: a random number gives an index.
 #pragma once
 
 #include <cstddef>
@@ -12,24 +12,25 @@ namespace fastload {
 // [sum of the weights before i, sum with i). All weights are scaled by one power of two, so that
 // their sum lies in [2^61, 2^62], and rounded once to an integer; sums of integers are exact. So
 // the probability of each index is right to 2^-62, however many there are, and neither small nor
-// large weights (from 5e-324 to 1.7e308) are lost but for what is too unlikely to be seen. The
-// values are part of every checkpoint: they never change. A value; const methods may be called
+// large weights (from 5e-324 to 1.7e308) are lost unless their
+// probability is below 2^-62. Values never change between versions, since checkpoints depend on
+// them. A value; const methods may be called
 // from any thread.
 class WeightTable {
  public:
-  // 8 bytes for each weight are kept. Throws std::invalid_argument that names the first weight that
-  // is negative or not finite, or if there is none above 0.
+  // Keeps 8 bytes for each weight. Throws std::invalid_argument naming the first weight that is
+  // negative or not finite, or if no weight is above 0.
   explicit WeightTable(std::span<const double> weights);
   explicit WeightTable(std::span<const float> weights);
-  // The sums of another one. Throws std::invalid_argument if they are none.
+  // Makes a table from the sums() of another one. Throws std::invalid_argument for anything else.
   static WeightTable of_sums(std::vector<std::uint64_t> sums);
 
   std::int64_t size() const { return static_cast<std::int64_t>(sums_.size()); }
-  // For 64 random bits, in O(log size()): an index whose weight is not 0.
+  // Returns the index for 64 random bits, in O(log size()). Its weight is not 0.
   std::int64_t index_at(std::uint64_t bits) const;
   // out[i] = index_at(mix(key + kGolden * (first + i + 1))), see base/hash.h.
   void indices_from(std::uint64_t key, std::uint64_t first, std::span<std::int64_t> out) const;
-  // Another one for weights that draw otherwise; the same for those that differ by a power of two.
+  // Differs between weights that give different indices; equal if they differ by a power of two.
   std::uint64_t fingerprint() const { return fingerprint_; }
   std::span<const std::uint64_t> sums() const { return sums_; }
 

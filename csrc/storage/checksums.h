@@ -1,4 +1,4 @@
-// Whether blocks of files still hold what was written: each is checked when it is first touched.
+// Checks blocks of files against their checksums, each when it is first read.
 #pragma once
 
 #include <atomic>
@@ -15,9 +15,9 @@
 
 namespace fastload {
 
-// The blocks of all files of a table that have checksums, numbered through, with one bit for each:
-// set when its bytes were found to fit. A bad block keeps its bit clear and is remembered with a
-// message, so it is never read again. Bytes outside the blocks have nothing to be checked against.
+// The blocks of all files of a table that have checksums, numbered from 0, with one bit for each:
+// set once its bytes matched. A bad block keeps its bit clear and is kept with a message, so that
+// it is not read again. Bytes outside the blocks are not checked.
 //
 // Thread-safe. Two threads may check the same block at the same time; both get the same answer.
 class Checksums {
@@ -26,7 +26,7 @@ class Checksums {
   // this. Throws FormatError where blocks or their checksums leave their file.
   explicit Checksums(const Table& table);
 
-  // Whether every block that the columns reach is known to be good: nothing is left to do.
+  // Whether every block that the columns reach is known to be good, so that no check is left.
   bool all_good() const { return left_.load(std::memory_order_relaxed) == 0; }
   // Appends the blocks of bytes [begin, end) of a source that are not known to be good.
   void unchecked(std::int32_t source, std::int64_t begin, std::int64_t end,
@@ -42,12 +42,12 @@ class Checksums {
   }
   // Starts reading a block into the page cache if it is not there.
   void will_need(std::int64_t block);
-  // Whether the bytes of a block fit its checksum. Throws OsError if they cannot be read.
+  // Whether the bytes of a block match its checksum. Throws OsError if they cannot be read.
   bool check(std::int64_t block);
-  // What is wrong with a block: its file and bytes, and the rows that lie in it. REQUIRES: check()
-  // said that it is bad.
+  // Describes a bad block: its file and bytes, and the rows in it. REQUIRES: check(block) returned
+  // false.
   std::string complaint(std::int64_t block);
-  // The complaints about all bad blocks that were found, the first one first.
+  // The complaints about all bad blocks found so far, in the order in which they were found.
   std::vector<std::string> complaints();
 
  private:
@@ -67,7 +67,8 @@ class Checksums {
     std::int64_t crc;  // byte of the file where its checksum lies
   };
 
-  // A set bit says that the file once held the right bytes; nothing else is published with it.
+  // A set bit means that the file held the right bytes once; it publishes nothing else, so a
+  // relaxed load is enough.
   bool is_good(std::int64_t block) const {
     const std::uint64_t word =
         good_[static_cast<std::size_t>(block) / 64].load(std::memory_order_relaxed);

@@ -1,4 +1,4 @@
-// The open files of a table: opened at first touch, never too many at once.
+// The open files of a table: opened at first use, up to a limit.
 #pragma once
 
 #include <atomic>
@@ -23,14 +23,14 @@ struct OpenFileLimits {
 };
 
 // Files by number, as mappings or descriptors; the least recently used ones are closed beyond the
-// limits. What is handed out stays open as long as it is held. A file must stay the same file, with
-// at least its size at open: else OsError, or FormatError for the size. Thread-safe.
+// limits. What it returns stays open while it is held. Opening a file that was replaced since the
+// dataset was opened throws OsError; one that became shorter, FormatError. Thread-safe.
 class FileCache {
  public:
   explicit FileCache(Io io, OpenFileLimits limits = OpenFileLimits::of_this_process())
       : io_(io), limits_(limits), may_stall_(io == Io::kPread) {}
 
-  // `identity`: the file that is meant; without it, the one that is there when it is first opened.
+  // `identity`: the file at the time when the dataset was opened; none: any file is accepted.
   // REQUIRES: not concurrent with anything else.
   std::int32_t add(std::string path, std::int64_t size_bytes,
                    std::optional<FileIdentity> identity = {});
@@ -38,14 +38,14 @@ class FileCache {
   const std::string& path(std::int32_t file) const { return at(file).path; }
   std::int64_t size_bytes(std::int32_t file) const { return at(file).size_bytes; }
 
-  // Whether some file is read by pread, which may wait for a server for ever: such a wait ends for
-  // no signal. Under Io::kAuto it is known from the folders, and once a link that leaves them has
+  // Whether some file is read by pread, which may wait for a server forever, and signals do not end
+  // such a wait. Under Io::kAuto it is known from the folders, and once a link that leaves them has
   // been opened.
   bool may_stall() const { return may_stall_.load(); }
 
   // The mapping of a file, or nullptr if it is to be read by pread. Throws OsError, FormatError.
   std::shared_ptr<const Mapping> mapping(std::int32_t file);
-  // What has become of a file that could not be read, for a message.
+  // The reason why a file cannot be read, for a message.
   std::string why_unreadable(std::int32_t file) const;
   // A descriptor of the same file. Throws OsError, FormatError.
   std::shared_ptr<const FileDescriptor> descriptor(std::int32_t file);

@@ -1,10 +1,10 @@
-// Reading mapped files whose pages may be gone.
+// Reads mapped files, whose pages may become unreadable, without ending the process.
 //
 // NOTE [Guard]. When a mapped file shrinks, or its disk fails, touching the page raises SIGBUS,
 // which kills the process. Copies from mappings therefore run inside guarded(): a handler jumps
 // back out when the signal is synchronous and its address lies in one of the ranges being read by
-// this thread. All other SIGBUS go to whoever handled them before (Python's faulthandler, a torch
-// worker), and to the default action if that handler returns without curing the fault.
+// this thread. All other SIGBUS go to the handler that was installed before (Python's faulthandler,
+// a torch worker), and to the default action if that handler returns and the fault repeats.
 #pragma once
 
 #include <setjmp.h>
@@ -28,9 +28,9 @@ struct Frame {
   const std::byte* fault;
 };
 
-// Makes `frame` the one the handler jumps to; nullptr: none. One thread, one frame.
+// Sets the frame of this thread to which the handler jumps; nullptr: none.
 void set_frame(Frame* frame);
-// Makes sure that the handler is ours: others (faulthandler.enable()) may have replaced it.
+// Installs our handler if another one is installed, such as by faulthandler.enable(). Thread-safe.
 void ensure_installed();
 
 #if defined(FASTLOAD_SANITIZE)
@@ -42,9 +42,9 @@ inline constexpr int kSaveMask =
 
 }  // namespace guard_internal
 
-// Runs copy(), which may only read `ranges` and must own nothing that has a destructor. Returns
-// nullptr, or the address whose page could not be read, in which case copy() was left in the
-// middle. Thread-safe; not re-entrant.
+// Runs copy(). Returns nullptr, or the address in `ranges` whose page could not be read; then
+// copy() was left in the middle, so it must own nothing that has a destructor. Thread-safe; not
+// re-entrant.
 template <class Copy>
 const std::byte* guarded(std::span<const ByteRange> ranges, Copy&& copy) {
   guard_internal::ensure_installed();

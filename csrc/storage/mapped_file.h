@@ -1,4 +1,4 @@
-// One file as the data plane sees it: a read-only mapping, or a descriptor to pread from.
+// Files that are open for reading: mappings and descriptors.
 #pragma once
 
 #include <sys/types.h>
@@ -14,8 +14,8 @@ namespace fastload {
 // whose mappings fail in ways a copy cannot survive).
 enum class Io { kAuto, kMmap, kPread };
 
-// Which file it is, whatever its name, and when it was written: file systems give the inode of a
-// file that was removed to the next one.
+// Identifies a file independently of its name. The time is needed since file systems give the inode
+// of a removed file to the next one.
 struct FileIdentity {
   dev_t device;
   ino_t inode;
@@ -23,13 +23,13 @@ struct FileIdentity {
 };
 
 // Whether files at this path are read by pread under Io::kAuto: the file system is remote or lives
-// in user space, so that a read may take for ever. False if it cannot be known.
+// in user space, so that a read may take forever. False if it cannot be determined.
 bool is_remote(const std::string& path);
 
-// An open descriptor. Movable in spirit, kept behind a shared_ptr in practice. Thread-safe.
+// An open descriptor. Neither copied nor moved: shared by shared_ptr. Thread-safe.
 class FileDescriptor {
  public:
-  // Throws OsError; EINVAL if it is no regular file.
+  // Throws OsError; EINVAL if it is not a regular file.
   explicit FileDescriptor(const std::string& path);
   ~FileDescriptor();
   FileDescriptor(const FileDescriptor&) = delete;
@@ -40,12 +40,12 @@ class FileDescriptor {
   const FileIdentity& identity() const { return identity_; }
   // Whether kAuto reads this file by pread: its file system is remote or lives in user space.
   bool prefers_pread() const;
-  // Tells the kernel not to read beyond what is asked for.
+  // Advises the kernel not to read ahead.
   void advise_random() const;
   // Fills `out` from `offset` on. Returns the bytes read: fewer at the end of the file. Throws
   // OsError.
   std::size_t read_at(std::int64_t offset, std::span<std::byte> out) const;
-  // The size of the file now; -1 if it cannot be known.
+  // The size of the file now; -1 if it cannot be determined.
   std::int64_t current_size() const;
   int number() const { return number_; }
 
@@ -56,7 +56,7 @@ class FileDescriptor {
   FileIdentity identity_ = {};
 };
 
-// The whole of a file, mapped read-only; the descriptor is not needed afterwards. Immutable.
+// A whole file, mapped read-only. The descriptor may be closed afterwards. Thread-safe.
 class Mapping {
  public:
   // Throws OsError (ENOMEM: too many mappings). REQUIRES: file.size_bytes() > 0.

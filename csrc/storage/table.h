@@ -1,4 +1,4 @@
-// Where a sample lies: groups of columns, cut into shards, over files and memory.
+// Locates samples: groups of columns, split into shards, over files and memory.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace fastload {
 
-// Place of a row: which shard of its group, and which row in it.
+// The location of a row: a shard of its group, and a row of that shard.
 struct RowPlace {
   std::int32_t shard;
   std::int64_t row;
@@ -23,19 +23,20 @@ struct RowPlace {
 
 struct Bounds;
 
-// One field of the samples of a group. Of a ragged one, whose samples have any number of elements,
-// rows are elements: those of a shard lie side by side, and `bounds` tells which are a sample's.
+// One field of the samples of a group. In a ragged column, whose samples have any number of
+// elements, a row is an element; the rows of a shard are contiguous, and `bounds` has those of each
+// sample.
 struct Column {
   std::string name;
-  std::int64_t row_bytes;             // in the source
-  std::int64_t row_stride;            // from one row to the next; differs from row_bytes in windows
+  std::int64_t row_bytes;   // in the source
+  std::int64_t row_stride;  // from one row to the next; less than row_bytes if rows overlap
   std::vector<std::int32_t> sources;  // per shard
-  std::vector<std::int64_t> offsets;  // per shard: of row 0 in its source
-  bool boolean;                       // every byte is delivered as 0 or 1
+  std::vector<std::int64_t> offsets;  // per shard: byte of its source where row 0 starts
+  bool boolean;                       // bytes are delivered as 0 or 1
   std::int32_t group;
   std::shared_ptr<const Bounds> bounds = nullptr;  // of a ragged column
   Stored stored = Stored::kAsDelivered;
-  // Per shard, all in memory, if rows are no blocks of bytes; then `row_stride` means nothing.
+  // Per shard, all in memory, if rows are not blocks of bytes; then `row_stride` is ignored.
   std::vector<RowStrides> strides = {};
 
   bool strided() const { return !strides.empty(); }
@@ -45,14 +46,15 @@ struct Column {
   }
 };
 
-// Where the samples of a ragged column begin and end: rows + 1 int64 per shard, each the begin of a
-// row and the end of the one before, in elements of the shard. Untrusted until they are read.
+// The bounds of the samples of a ragged column: rows + 1 int64 per shard, each the start of a
+// sample and the end of the one before, in elements of the shard. They come from a file, so they
+// are checked whenever they are read.
 struct Bounds {
   Column column;                     // a window of two bounds per row: row_bytes 16, row_stride 8
   std::vector<std::int64_t> totals;  // per shard: elements that its values hold
 };
 
-// Columns that share their shard boundaries. Boundaries may differ between groups.
+// Columns with the same shard boundaries. Immutable. Thread-safe.
 class ColumnGroup {
  public:
   // `index_map` (dataset index -> row) outlives the table; empty without one. Throws
@@ -86,15 +88,15 @@ class ColumnGroup {
   std::int64_t uniform_rows_ = 0;  // rows of every shard but the last; 0 if they differ
 };
 
-// The part of a file that is cut into blocks with a CRC-32C each; the last one may be shorter.
+// The part of a file that is split into blocks with a CRC-32C each. The last one may be shorter.
 struct BlockExtent {
   std::int64_t begin = 0;
   std::int64_t end = 0;
   std::int64_t block_bytes = 0;  // 0: there are no checksums
-  std::int64_t crcs = 0;         // byte of the file where they lie: little-endian uint32s
+  std::int64_t crcs = 0;         // byte of the file where they start: little-endian uint32s
 };
 
-// Bytes that a column lies in: a file of the cache, or memory that outlives the table.
+// The bytes of a shard: a file of the cache, or memory that outlives the table.
 struct Source {
   std::int32_t file = -1;
   std::span<const std::byte> memory = {};
@@ -106,7 +108,7 @@ class Checksums;
 // Immutable after construction and safe to use from any thread of the process that made it.
 class Table {
  public:
-  // `map`: from the dataset's indices to the samples of the groups; nullptr: they are the same.
+  // `map`: from indices of the dataset to samples of the groups; nullptr: the identity.
   // Throws std::invalid_argument or FormatError unless every row of every column lies inside its
   // source and all groups, and the map, have equally many samples.
   Table(std::unique_ptr<FileCache> files, std::vector<Source> sources,
@@ -114,7 +116,7 @@ class Table {
         std::shared_ptr<const IndexMap> map = nullptr);
   ~Table();
 
-  std::int64_t rows() const { return rows_; }  // indices are smaller
+  std::int64_t rows() const { return rows_; }  // indices lie in [0, rows())
   std::span<const Column> columns() const { return columns_; }
   const ColumnGroup& group_of(const Column& column) const {
     return groups_[static_cast<std::size_t>(column.group)];
@@ -130,7 +132,7 @@ class Table {
   Checksums* checksums() const { return checksums_.get(); }
   // Throws std::out_of_range naming the first index outside [0, rows()).
   void check_indices(std::span<const std::int64_t> indices) const;
-  // The indices with their samples in the groups, which are computed in `memory` if there is a map.
+  // Returns the indices with their rows, which are computed into `memory` if there is a map.
   // REQUIRES: the indices were checked.
   IndexSpan mapped(std::span<const std::int64_t> indices, std::vector<std::int64_t>& memory) const;
   // Throws StoppedError in a forked child: the file cache's mutex belongs to the parent.
@@ -139,7 +141,7 @@ class Table {
  private:
   void check_column(const Column& column) const;
   void check_strided(const Column& column) const;
-  // That `rows` rows of a shard lie inside their source.
+  // Throws FormatError unless `rows` rows of a shard lie inside their source.
   void check_extent(const Column& column, std::size_t shard, std::int64_t rows) const;
 
   const std::uint64_t generation_ = fork_generation();
