@@ -22,7 +22,7 @@ class Permutation:
         ...
 class WeightTable:
     """
-    Weights to draw from, added up.
+    Cumulated weights, from which indices are sampled.
     """
     def __getstate__(self) -> bytes:
         ...
@@ -106,7 +106,7 @@ class PushedOrder:
         ...
 class Table:
     """
-    Where samples lie: columns over files and memory.
+    Locates samples: columns over files and memory.
     """
     def gather(self, indices: numpy.typing.NDArray[numpy.int64], out: collections.abc.Sequence[numpy.ndarray]) -> None:
         ...
@@ -116,7 +116,7 @@ class Table:
         """
     def mapping(self, source: typing.SupportsInt | typing.SupportsIndex) -> typing.Any:
         """
-        The bytes of a source's file, read-only; None where it is not read through a mapping.
+        The bytes of a source's file, read-only; None if it is read by pread.
         """
     @property
     def bad_blocks(self) -> list[str]:
@@ -151,7 +151,7 @@ class TableBuilder:
         ...
 class PixelPlan:
     """
-    What becomes of the numbers of a field on their way into a batch.
+    How the images of a field are delivered.
     """
     def __init__(self, *, item_bytes: typing.SupportsInt | typing.SupportsIndex, channels: typing.SupportsInt | typing.SupportsIndex = 1, planar: bool = False, conversion: tuple[str, str, bool, typing.SupportsFloat | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex], collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex]] | None = None, crop: tuple[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex], tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex], typing.SupportsInt | typing.SupportsIndex] | None = None, flip: tuple[typing.SupportsFloat | typing.SupportsIndex, bool, typing.SupportsInt | typing.SupportsIndex] | None = None) -> None:
         ...
@@ -161,11 +161,11 @@ class PixelPlan:
         ...
     def raw_bytes(self, height: typing.SupportsInt | typing.SupportsIndex, width: typing.SupportsInt | typing.SupportsIndex, count: typing.SupportsInt | typing.SupportsIndex) -> int:
         """
-        Memory of a GPU for the stored images of a batch, and what was drawn for each.
+        Bytes on a GPU for the stored images of a batch and their windows.
         """
     def window(self, height: typing.SupportsInt | typing.SupportsIndex, width: typing.SupportsInt | typing.SupportsIndex, seed: typing.SupportsInt | typing.SupportsIndex, epoch: typing.SupportsInt | typing.SupportsIndex, draw: typing.SupportsInt | typing.SupportsIndex) -> tuple[int, int, bool]:
         """
-        Top, left and whether it is mirrored: the window of one sample in its stored image.
+        Window of one sample in its stored image: top, left, and whether it is mirrored.
         """
     @property
     def has_kernel(self) -> bool:
@@ -180,17 +180,17 @@ class CudaDevice:
         ...
     def load_kernel(self, plan: PixelPlan) -> None:
         """
-        Raises CudaError unless the driver takes what delivers images so.
+        Raises CudaError unless the driver accepts the kernel for this plan.
         """
     @property
     def driver_version(self) -> int:
         """
-        CUDA's version as the driver tells it: 13000 is 13.0.
+        CUDA version of the driver: 13000 is 13.0.
         """
     @property
     def numa_node(self) -> int:
         """
-        The node beside the GPU; -1: unknown, or there is but one.
+        NUMA node of the GPU; -1: unknown, or there is only one.
         """
     @property
     def ordinal(self) -> int:
@@ -207,7 +207,7 @@ class StreamTimes:
         """
 class ShipmentForm:
     """
-    Which arrays of a batch are copied, with their bytes; small ones lie side by side.
+    Layout of a shipment: which arrays of a batch are copied; small ones are packed.
     """
     def __init__(self, copies: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]], packed: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]]) -> None:
         ...
@@ -251,11 +251,11 @@ class SlotPool:
         ...
     def empty(self, bytes: typing.SupportsInt | typing.SupportsIndex) -> numpy.ndarray:
         """
-        Memory of the pool, until the array dies.
+        Returns memory of the pool as an array; it is returned when the array is freed.
         """
     def reserve(self, bytes: typing.SupportsInt | typing.SupportsIndex) -> None:
         """
-        Pins memory for so many bytes at once, if there is a device and not so much is free.
+        Pins memory for this many bytes at once, if there is a device and less is free.
         """
     @property
     def allocation_count(self) -> int:
@@ -263,7 +263,7 @@ class SlotPool:
     @property
     def complaint(self) -> str:
         """
-        Why some of the memory is not pinned, and what to do; or empty.
+        Why some of the memory is not pinned, and what to do; empty if all is.
         """
     @property
     def free_bytes(self) -> int:
@@ -282,7 +282,7 @@ class BatchBuilder:
         ...
 class LoadStats:
     """
-    What a loader has done, in this process.
+    Figures of a loader in this process.
     """
     def __init__(self) -> None:
         ...
@@ -292,7 +292,7 @@ class LoadStats:
         ...
     def count_missing(self, samples: typing.SupportsInt | typing.SupportsIndex) -> None:
         """
-        Samples that were counted with their batch, and left out of it afterwards.
+        Counts samples that were removed from a batch after it was counted.
         """
     def count_wait(self, wait_ns: typing.SupportsInt | typing.SupportsIndex) -> None:
         ...
@@ -300,7 +300,7 @@ class LoadStats:
         ...
 class Engine:
     """
-    One iterator's run over its batches.
+    Loads the batches of one iterator.
     """
     def __init__(self, table: typing.Any, pool: typing.Any, fields: collections.abc.Sequence[tuple[numpy.dtype[typing.Any], collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]] | tuple[numpy.dtype[typing.Any], collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], tuple[typing.SupportsInt | typing.SupportsIndex, bytes] | None] | tuple[numpy.dtype[typing.Any], collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], tuple[PixelPlan, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]]], order: typing.Any, num_workers: typing.SupportsInt | typing.SupportsIndex, depth: typing.SupportsInt | typing.SupportsIndex, on_error: str = 'raise', *, seed: typing.SupportsInt | typing.SupportsIndex = 0, epoch: typing.SupportsInt | typing.SupportsIndex = 0, with_number: bool = False, with_samples: bool = False, stats: typing.Any | None = None, counts_waits: bool = True, builder: typing.Any = None) -> None:
         ...
@@ -326,22 +326,22 @@ def crc32c(data: typing_extensions.Buffer, crc: typing.SupportsInt | typing.Supp
     """
 def crc32c_combine(crc_a: typing.SupportsInt | typing.SupportsIndex, crc_b: typing.SupportsInt | typing.SupportsIndex, length_b: typing.SupportsInt | typing.SupportsIndex) -> int:
     """
-    CRC32C of two parts laid end to end.
+    CRC32C of two parts, one after the other.
     """
 def is_exiting() -> bool:
     """
-    Whether Python has begun to exit.
+    Whether Python has started to exit.
     """
 def measure_gather(table: Table, indices: numpy.typing.NDArray[numpy.int64], batch: typing.SupportsInt | typing.SupportsIndex, threads: typing.SupportsInt | typing.SupportsIndex, seconds: typing.SupportsFloat | typing.SupportsIndex) -> float:
     """
-    Bytes per second that threads copy when they do nothing else.
+    Measures the bytes per second that threads copy if they do nothing else.
     """
 def set_copy_kernel(name: str) -> None:
     """
-    For tests and benchmarks: the copy kernel to use from now on.
+    Selects the copy kernel; for tests and benchmarks.
     """
 def start_writeback(descriptor: typing.SupportsInt | typing.SupportsIndex, offset: typing.SupportsInt | typing.SupportsIndex, size_bytes: typing.SupportsInt | typing.SupportsIndex) -> None:
     """
-    Has the kernel begin to write a range of a file to its disk; does not wait.
+    Starts writing a range of a file to its disk; does not wait.
     """
 __version__: str = '0.1.0'
