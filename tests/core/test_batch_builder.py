@@ -128,10 +128,10 @@ def test_a_tensor_that_cannot_be_made_is_an_error_and_returns_its_memory() -> No
 @pytest.mark.parametrize(
     ("tensors", "structure", "message"),
     [
-        ([(*INT64, [-1], False)], 0, "cannot be negative"),
+        ([(*INT64, [-1], False)], 0, "negative, got -1"),
         ([(*INT64, [2**40, 2**40], False)], 0, "exceeds"),
-        ([(*INT64, [], False)], 1, "unknown number"),
-        ([(*INT64, [], False)], {"x": (0, 1)}, "unknown number"),
+        ([(*INT64, [], False)], 1, "names tensor 1 of 1"),
+        ([(*INT64, [], False)], {"x": (0, 1)}, "names tensor 1 of 1"),
     ],
 )
 def test_impossible_tensors_and_structures_are_refused(
