@@ -152,7 +152,7 @@ def test_what_cannot_be_converted_is_refused() -> None:
     for stored in ("float32", "int64", "u1"):
         with pytest.raises(ValueError, match=f"'{stored}'"):
             build(stored, 8)
-    with pytest.raises(ValueError, match="'x': row_bytes .* multiple of 2.* got 3"):
+    with pytest.raises(ValueError, match=r"'x': row_bytes .* multiple of 2.* got 3"):
         build("uint16", 3)
     with pytest.raises(ValueError, match="'x': booleans"):
         build("uint8", 1, True)

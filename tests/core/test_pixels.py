@@ -233,7 +233,7 @@ def test_what_cannot_be_delivered_is_refused() -> None:
         (image[0], good),
         (image.astype(np.int16), good),
     ):
-        with pytest.raises(ValueError, match="must be .*, got "):
+        with pytest.raises(ValueError, match=r"must be .*, got "):
             plan().deliver(bad_in, bad_out, 0, 0, 0)
     good.flags.writeable = False
     with pytest.raises(ValueError, match="writable"):
