@@ -148,26 +148,26 @@ def run_on(
         RuntimeError: the workers cannot write shards of the run, or died.
         Exception: the first error of a job, with the traceback of its process as the cause.
     """
-    flying: dict[Future[Attempted], tuple[int, ShardJob, Run]] = {}
+    submitted: dict[Future[Attempted], tuple[int, ShardJob, Run]] = {}
     remaining = iter(jobs)
     try:
         following = next(remaining, None)
         if following is not None:
             run = _check_worker(executor, run, notify)
-        while flying or following is not None:
-            room = 2 * max(_workers_of(executor), 1)
-            while following is not None and len(flying) < room:
+        while submitted or following is not None:
+            max_submitted = 2 * max(_workers_of(executor), 1)
+            while following is not None and len(submitted) < max_submitted:
                 number, job = following
-                flying[_submit(executor, _attempt, job, run)] = number, job, run
+                submitted[_submit(executor, _attempt, job, run)] = number, job, run
                 following = next(remaining, None)
-            done, _ = wait(flying, return_when=FIRST_COMPLETED)
+            done, _ = wait(submitted, return_when=FIRST_COMPLETED)
             # Results before errors, so that a failure does not discard finished shards.
             for future in sorted(done, key=_has_failed):
-                number, job, own = flying.pop(future)
+                number, job, own = submitted.pop(future)
                 attempted = _result(future, os.path.basename(job.path))
                 if isinstance(attempted, str):
                     run = _without_obstacle(attempted, own)
-                    flying[_submit(executor, _attempt, job, run)] = number, job, run
+                    submitted[_submit(executor, _attempt, job, run)] = number, job, run
                     continue
                 if isinstance(attempted, Failure):
                     attempted.raise_here()
@@ -177,7 +177,7 @@ def run_on(
                 yield number, written
     finally:
         run.end()
-        left = [future for future in flying if not future.cancel()]
+        left = [future for future in submitted if not future.cancel()]
         if isinstance(executor, ThreadPoolExecutor):  # they use files that the caller closes next
             wait(left)
 

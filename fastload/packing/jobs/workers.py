@@ -60,18 +60,18 @@ def run_jobs(
     with contextlib.ExitStack() as stack:
         idle = [stack.enter_context(_Worker(keep_open)) for _ in range(workers)]
         busy: dict[Connection, tuple[_Worker, _Task]] = {}
-        orphaned: list[_Task] = []
+        to_repeat: list[_Task] = []
 
         def replace_dead(worker: _Worker, task: _Task) -> None:
             advance(-task.read)
             how = worker.death()
             worker.connection.close()
             task.note_death(how)
-            orphaned.append(task)
+            to_repeat.append(task)
             idle.append(stack.enter_context(_Worker(keep_open)))
 
         while True:
-            while idle and (task := _next_task(orphaned, remaining)) is not None:
+            while idle and (task := _next_task(to_repeat, remaining)) is not None:
                 worker = idle.pop()
                 if worker.send(task.job):
                     busy[worker.connection] = worker, task
@@ -126,9 +126,9 @@ class _Task:
             )
 
 
-def _next_task(orphaned: list[_Task], remaining: Iterator[tuple[int, ShardJob]]) -> _Task | None:
-    if orphaned:
-        return orphaned.pop()
+def _next_task(to_repeat: list[_Task], remaining: Iterator[tuple[int, ShardJob]]) -> _Task | None:
+    if to_repeat:
+        return to_repeat.pop()
     following = next(remaining, None)
     return None if following is None else _Task(*following)
 
