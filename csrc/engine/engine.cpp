@@ -122,7 +122,7 @@ Engine::Result Engine::next(Clock::time_point deadline, std::unique_ptr<BatchTas
   }
   has_consumer_ = true;
   const bool one_rested = one_rests();
-  consumer_helps_ = start - consumer_left_at_ < kShortAbsence;
+  consumer_helps_ = !shares_batches_ && start - consumer_left_at_ < kShortAbsence;
   if (one_rested && !one_rests()) work_changed_.notify_all();
   const auto leave = [&]() FL_REQUIRES(mutex_) {
     has_consumer_ = false;
@@ -178,6 +178,7 @@ Engine::Result Engine::take(std::unique_ptr<BatchTask>& out) {
   const std::int64_t room = delivered_ + depth_ - next_batch_;
   if (room >= std::max<std::int64_t>(1, depth_ / kWakeShare)) wake_workers();
   if (task->error) std::rethrow_exception(task->error);
+  shares_batches_ = BatchMaker::is_shared(*task);
   stats_->count_batch(task->indices.size(), task->layout.total_bytes(), task->missing.size(),
                       maker_.is_cold());
   out = std::move(task);
