@@ -35,9 +35,10 @@ from resuming import (
     torch_loaders,
 )
 
-EXAMPLES = int(os.environ.get("FASTLOAD_EXAMPLES", "40"))
+EXAMPLES = int(os.environ.get("FASTLOAD_EXAMPLES", "80"))
 ORDERS = ("full", "sequential", "block")
 EPOCHS = st.integers(0, 3)
+COUNTS = st.integers(0, 7)
 SHAPES = st.builds(
     Shape, st.sampled_from([1, 3, 4, 9]), st.sampled_from([1, 2, 3]), st.sampled_from(TAILS)
 )
@@ -99,17 +100,25 @@ class Resuming(RuleBasedStateMachine):
         return True
 
     @precondition(lambda self: self.may_start)
-    @rule()
-    def start(self) -> None:
+    @rule(count=COUNTS)
+    def start(self, count: int) -> None:
+        self.iterate(count)
+
+    def iterate(self, count: int) -> None:
+        """Makes iterators, and takes some batches."""
         self.starting()
         self.reference.start()
         with self.random.used():
             self.batches = [iter(loader) for loader in self.loaders]
         self.is_new = True
+        self.take(count)
 
     @precondition(lambda self: self.batches)
-    @rule(count=st.integers(1, 7))
+    @rule(count=COUNTS)
     def deliver(self, count: int) -> None:
+        self.take(count)
+
+    def take(self, count: int) -> None:
         for _ in range(count):
             want = self.reference.deliver(self.is_new)
             self.is_new = False
@@ -180,15 +189,19 @@ class ResumingSeeded(Resuming):
     def set_epoch(self, epoch: int) -> None:
         self.set_epochs(epoch)
 
-    @rule(saved=Resuming.saved, shape=SHAPES, way=st.sampled_from(WAYS))
-    def restore(self, saved: Saved, shape: Shape, way: Way) -> None:
+    @rule(saved=Resuming.saved, shape=SHAPES, way=st.sampled_from(WAYS), count=COUNTS)
+    def restore(self, saved: Saved, shape: Shape, way: Way, count: int) -> None:
         made = seeded_loaders(self.order, shape, way)
         self.resume(saved, made, self.reference.load(saved.moment, shape))
+        if count:
+            self.iterate(count)
 
-    @rule(saved=Resuming.saved)
-    def restore_here(self, saved: Saved) -> None:
+    @rule(saved=Resuming.saved, count=COUNTS)
+    def restore_here(self, saved: Saved, count: int) -> None:
         shape = self.reference.shape
         self.resume(saved, self.loaders, self.reference.load(saved.moment, shape))
+        if count:
+            self.iterate(count)
 
 
 class ResumingTorch(Resuming):
@@ -238,8 +251,14 @@ class ResumingTorch(Resuming):
     def set_epoch(self, epoch: int) -> None:
         self.set_epochs(epoch)
 
-    @rule(saved=Resuming.saved, data=st.data(), is_lost=st.booleans(), is_here=st.booleans())
-    def restore(self, saved: Saved, data: Any, is_lost: bool, is_here: bool) -> None:
+    @rule(
+        saved=Resuming.saved,
+        data=st.data(),
+        is_lost=st.booleans(),
+        is_here=st.booleans(),
+        count=COUNTS,
+    )
+    def restore(self, saved: Saved, data: Any, is_lost: bool, is_here: bool, count: int) -> None:
         if not is_here:
             self.way = data.draw(st.sampled_from(self.kind.ways))
         made = self.loaders if is_here else torch_loaders(self.kind, self.way)
@@ -248,6 +267,8 @@ class ResumingTorch(Resuming):
         self.is_resuming, self.is_lost = False, is_lost or saved.is_lost
         if not (self.reference.is_open or self.kind.predicts):
             self.meet()
+        if count:
+            self.iterate(count)
 
 
 @pytest.mark.parametrize("machine", [ResumingSeeded, ResumingTorch])
