@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from oracle import flat, numbers, values
-from torch.utils.data import BatchSampler, DataLoader
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
 
 import fastload
 from fastload import FastLoader, KeyedSampler
@@ -124,3 +124,69 @@ def test_workers_of_a_resumed_epoch_are_seeded_by_program_and_epoch() -> None:
         found.append(flat(values(resumed)))
     assert found[0] == found[1]
     assert len({seeds[0] for seeds in found}) == 3
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize(
+    ("data", "workers"),
+    [(numbers(N), None), (numbers(N), 2), (list(range(N)), 0)],
+    ids=["native", "threads", "foreign"],
+)
+def test_set_epoch_of_the_next_epoch_skips_the_end_of_a_loaded_one(
+    data: Any, workers: int | None, drop_last: bool
+) -> None:
+    def made() -> FastLoader[Any]:
+        sampler = DistributedSampler(data, 2, 1, seed=5, drop_last=drop_last)
+        return FastLoader(data, SIZE, sampler=sampler, drop_last=drop_last, num_workers=workers)
+
+    loader, epochs = made(), []
+    for epoch in range(2):
+        loader.set_epoch(epoch)
+        epochs.append(values(loader))
+    loader.set_epoch(0)
+    batches = iter(loader)
+    for _batch in epochs[0]:
+        next(batches)
+    state = loader.state_dict()
+    moved, waiting = made(), made()
+    for resumed in (moved, waiting):
+        resumed.load_state_dict(state)
+    batches = iter(moved)
+    moved.set_epoch(1)  # also between iter() and next()
+    assert values(batches) == epochs[1]
+    waiting.set_epoch(0)
+    assert values(waiting) == []
+    waiting.set_epoch(1)
+    assert values(waiting) == epochs[1]
+
+
+@pytest.mark.parametrize("options", [{"seed": 1}, {}, {"sampler": list(range(N))}])
+def test_a_state_names_its_epoch(options: dict[str, Any]) -> None:
+    loader = FastLoader(numbers(N), SIZE, **options)
+    for epoch in range(3):
+        assert loader.state_dict()["epoch"] == epoch
+        batches = iter(loader)
+        next(batches)
+        assert loader.state_dict()["epoch"] == epoch
+        values(batches)
+
+
+def test_distributed_sampler_state() -> None:
+    def make(rank: int, world: int = 2) -> FastLoader[Any]:
+        sampler = DistributedSampler(range(N), world, rank)  # type: ignore[arg-type]
+        return FastLoader(numbers(N), SIZE, sampler=sampler)
+
+    first, second = make(0), make(1)
+    states = []
+    for loader in (first, second):
+        loader.set_epoch(2)
+        next(iter(loader))
+        states.append(loader.state_dict())
+    assert states[0] == states[1]
+    resumed = make(1)
+    resumed.load_state_dict(states[0])
+    batches = iter(resumed)
+    resumed.sampler.set_epoch(0)  # type: ignore[union-attr]
+    assert values(batches) == values(second)[1:]
+    with pytest.raises(ValueError, match="another world size: 2, here it is 3"):
+        make(1, 3).load_state_dict(states[0])
