@@ -56,7 +56,7 @@ def pytest_configure() -> None:
     torch_data = importlib.import_module("torch.utils.data")
     native = importlib.import_module("fastload.loader.native_iterator")._NativeIterator
     assert torch_data.DataLoader is importlib.import_module("fastload.loader.loader").FastLoader
-    native._begin = _counted(native._begin, "native")
+    native._set_up = _counted(native._set_up, "native")
     base = torch_data.dataloader._BaseDataLoaderIter
     base.__init__ = _counted(base.__init__, "torch")
 
