@@ -18,13 +18,13 @@ _PACK_ADVICE = (
 
 
 def open_extents(path: Paths, *, dtype: Any = None, shape: Any = None) -> Extents:
-    """The samples of a file, folder or sequence of files, whatever kind they are of.
+    """Opens a file, folder or sequence of files of any kind that is read in place.
 
     Args:
         path: A packed folder; a `.npy`, safetensors or raw file; a folder of `.npy` or
             `.safetensors` files, also in subfolders; or a sequence of files of one kind.
-        dtype: Of a raw file.
-        shape: Of one sample of a raw file.
+        dtype: Dtype of a raw file.
+        shape: Shape of a sample in a raw file.
 
     Raises:
         FormatError: the kind is not known, kinds are mixed, or the files are damaged.
@@ -62,7 +62,7 @@ def open_extents(path: Paths, *, dtype: Any = None, shape: Any = None) -> Extent
 
 
 def is_packed(path: AnyPath) -> bool:
-    """Tells whether `path` is a folder that `fastload pack` wrote, or began to."""
+    """True if `path` is a folder of `fastload pack`, finished or not."""
     folder = absolute(path)
     manifest, plan = os.path.join(folder, "fastload.json"), os.path.join(folder, ".fastload")
     return os.path.lexists(manifest) or os.path.isdir(plan)
@@ -79,7 +79,7 @@ def _kind_of_file(path: str) -> str:
 
 
 def _kinds_in_folder(folder: str, *, raw_given: bool) -> dict[str, str]:
-    """The kinds of the files in a folder, each with its first file; others are ignored."""
+    """Returns the kinds of files in a folder, each with its first file; ignores others."""
     kinds = {".npy": "npy", ".safetensors": "safetensors"} | ({".bin": "raw"} if raw_given else {})
     found: dict[str, str] = {}
     for file in data_files(folder, *kinds):

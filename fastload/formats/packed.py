@@ -17,7 +17,7 @@ from fastload.formats.manifest import Manifest, Shards, decode, shard_file
 MANIFEST = "fastload.json"
 """Written last: a folder is a complete dataset when it is there."""
 WORK_FOLDER = ".fastload"
-"""There while a pack is being written, or was broken off."""
+"""Folder that exists while a pack is being written, or after it was interrupted."""
 PLAN = "plan.json"
 
 
