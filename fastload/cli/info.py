@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
     parser.add_argument("path", metavar="PATH", help="anything that FastLoader reads")
     add_raw(parser)
-    parser.add_argument("--json", action="store_true", help="print all of it as JSON")
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -199,12 +199,12 @@ def _about_sizes(facts: dict[str, Any]) -> Iterator[str]:
             if isinstance(of, dict)
         )
         unknown = f"; {sizes['unknown']} unknown" if sizes["unknown"] else ""
-        seen = f" ({sizes['looked at']} looked at)" if sizes["looked at"] < facts["rows"] else ""
+        seen = f" ({sizes['looked at']} checked)" if sizes["looked at"] < facts["rows"] else ""
         yield f"{name}: {'; '.join(sides)}{unknown}{seen}"
 
 
 def _life(facts: dict[str, Any]) -> Iterator[str]:
-    """Yields lines about missing values, splits, column groups and generations."""
+    """Yields lines about missing values, splits, column sets and generations."""
     missing = facts.get("missing", {"dropped_rows": 0, "dropped": {}, "filled": {}})
     if missing["dropped"]:
         yield f"left out {count(missing['dropped_rows'], 'row')} with missing values:"
@@ -213,15 +213,15 @@ def _life(facts: dict[str, Any]) -> Iterator[str]:
     for name, rows in missing["filled"].items():
         yield f"filled in missing values of {name} in {count(rows, 'row')}"
     for name, (start, stop) in facts.get("splits", {}).items():
-        yield f"split {name}: {count(stop - start, 'row')} from {start:,} on"
+        yield f"split {name}: {count(stop - start, 'row')}, from row {start:,}"
     groups = facts.get("groups", {})
     for name, group in groups.items() if len(groups) > 1 else ():
         fields = ", ".join(group["fields"])
-        yield f"column group {name}: {fields}; {count(group['shards'], 'shard')}"
+        yield f"column set {name}: {fields}; {count(group['shards'], 'shard')}"
     if facts.get("generation", 1) > 1:
         yield f"generation {facts['generation']}"
     for name, rows in facts.get("older generations", {}).items():
-        yield f"an older one is {name}: {count(rows, 'row')}"
+        yield f"older generation {name}: {count(rows, 'row')}"
 
 
 def _show_rest(console: Any, length: int, one: str, many: str) -> None:

@@ -46,7 +46,7 @@ def _show(report: PackReport) -> int:
     for field in report.fields:
         screen.print(printable(f"{field.name}: {field}"))
     for name, (start, stop) in report.splits.items():
-        screen.print(printable(f"split {name}: {count(stop - start, 'row')} from {start:,} on"))
+        screen.print(printable(f"split {name}: {count(stop - start, 'row')}, from row {start:,}"))
     folder = report.path
     while not os.path.isdir(folder):
         folder = os.path.dirname(folder)

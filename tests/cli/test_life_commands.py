@@ -111,7 +111,7 @@ def test_dry_run(capsys: Captured) -> None:
         "--shuffle SEED",
         "image: float16 [6, 8, 3]",
         "label: int64 []",
-        "split b: 1 row from 2 on",
+        "split b: 1 row, from row 2",
         "would write 3 rows into 1 shard, ",
         " are free",
     ):
@@ -167,10 +167,10 @@ def test_the_life_of_a_dataset(capsys: Captured) -> None:
     out = capsys.readouterr().out
     for part in (
         "datetime64[D]",
-        "split new: 10 rows from 10 on",
-        "column group z: z; 1 shard",
+        "split new: 10 rows, from row 10",
+        "column set z: z; 1 shard",
         "generation 3",
-        "an older one is fastload.1.json: 10 rows",
+        "older generation fastload.1.json: 10 rows",
     ):
         assert part in out
     assert column(Path("all"), "x").tolist() == list(range(10)) * 3

@@ -262,7 +262,7 @@ def test_two_possible_kinds_are_an_error_that_names_both(tmp_path: Path) -> None
     assert "--from" in text
     for kind, rows in (("csv", 1), ("imagefolder", 4)):
         report = fastload.pack(tmp_path / "in", tmp_path / "out", kind=kind, overwrite=True)
-        assert (report.rows, report.kind, report.reason) == (rows, kind, "--from says so")
+        assert (report.rows, report.kind, report.reason) == (rows, kind, "set by --from")
     report = fastload.pack(tmp_path / "in", tmp_path / "out", resize=3, overwrite=True)
     assert report.kind == "imagefolder"  # csv has no such option
 
@@ -275,13 +275,13 @@ def test_the_report_says_which_kind_was_taken_and_why(
     (tmp_path / "y.npy").rename(tmp_path / "y")
     put(tmp_path / "z.bin", b"1234")
     for name, options, kind, reason in (
-        ("x.csv", {}, "csv", "its name says so"),
-        ("y", {}, "npy", "its first bytes say so"),
+        ("x.csv", {}, "csv", "detected from its name"),
+        ("y", {}, "npy", "detected from its first bytes"),
         ("z.bin", {"dtype": "u1", "shape": ()}, "raw", "--dtype and --shape are given"),
     ):
         report = fastload.pack(tmp_path / name, tmp_path / "out", overwrite=True, **options)
         assert (report.kind, report.reason) == (kind, reason)
     assert main(["pack", str(tmp_path / "x.csv"), str(tmp_path / "o")]) == 0
-    assert "read as csv: its name says so" in capsys.readouterr().err
+    assert "read as csv: detected from its name" in capsys.readouterr().err
     assert main(["pack", str(tmp_path / "x.csv"), str(tmp_path / "o2"), "--dry-run"]) == 0
-    assert "read as csv: its name says so" in capsys.readouterr().err
+    assert "read as csv: detected from its name" in capsys.readouterr().err

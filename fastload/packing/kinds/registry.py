@@ -125,7 +125,7 @@ def open_source(
     if kind is None:
         chosen, reason = _kind(inventory)
     else:
-        chosen, reason = _BY_NAME[kind], "--from says so"
+        chosen, reason = _BY_NAME[kind], "set by --from"
     _check_options(chosen.name, given, chosen.options)
     if inventory.is_folder and chosen.names == NO_NAMES:
         raise FormatError(f"{inventory.path}: {chosen.name} is read from a single file, no folder")
@@ -181,7 +181,7 @@ def _kind(inventory: Inventory) -> tuple[Kind, str]:
             by_name = kind.names.match(path) or path.lower().endswith(f".{kind.name}")
             if kind is raw.KIND:
                 return kind, "--dtype and --shape are given"
-            return kind, "its name says so" if by_name else "its first bytes say so"
+            return kind, "detected from its name" if by_name else "detected from its first bytes"
     if inventory.start.startswith(_COMPRESSED):
         raise FormatError(f"{path}: is compressed: unpack it first")
     raise FormatError(

@@ -114,13 +114,13 @@ def _conclusions(result: dict[str, Any]) -> Iterator[str]:
             + (", images by Pillow." if warm["limit"] is None else ".")
         )
     yield (
-        f"Ratios: the least and greatest of {rounds} interleaved round{'s' * (rounds != 1)}; the "
+        f"Ratios: minimum and maximum of {rounds} interleaved round{'s' * (rounds != 1)}; the "
         f"table has medians. GB/s: with {result['data']['sample_bytes']:,} bytes a sample."
         + (" Limit: threads that only gather these samples." if warm["limit"] else "")
     )
     yield (
-        "next(): what a consumer waits that is slower than the loader. 1st batch: from opening "
-        "to the first batch."
+        "next(): median wait of a consumer that is slower than the loader. 1st batch: time from "
+        "opening to the first batch."
     )
 
 
@@ -129,21 +129,20 @@ def _cautions(result: dict[str, Any]) -> Iterator[str]:
     batches = result["data"]["samples"] // result["settings"]["batch_size"]
     if batches < _FEW_BATCHES:
         yield (
-            f"An epoch has only {batches} full batch{'es' * (batches != 1)}: what is measured is "
-            "mostly the start of epochs. More data, or a smaller --batch-size, shows the speed of "
-            "loading."
+            f"An epoch has only {batches} full batch{'es' * (batches != 1)}: the figures "
+            "mostly measure the start of epochs. Use more data or a smaller --batch-size."
         )
     others, average = result["load"]["others"], result["load"]["load_average"]
     if others is None:
-        yield "How busy the machine was is not known."
+        yield "The load of the machine is unknown."
     else:
-        busy = ": figures are too low, and ratios unsure" if others >= _BUSY else ""
+        busy = ": figures are too low, and ratios are uncertain" if others >= _BUSY else ""
         yield (
             f"Other processes used {others:.0%} of the CPUs meanwhile (load average "
             f"{number(average, 2)}){busy}."
         )
     if result["settings"]["rounds"] < 2:
-        yield "One round shows no spread: leave --quick out for ratios to rely on."
+        yield "One round shows no spread; omit --quick for reliable ratios."
 
 
 def plot(result: dict[str, Any], path: Path) -> None:

@@ -173,10 +173,12 @@ def show(report: dict[str, Any]) -> None:
     )
     for name in ("cold", "warm"):
         speed = report[f"{name}_bytes_per_s"]
-        console.print(f"  {name}: {f'no {name} file' if speed is None else _rate(speed)}")
+        console.print(
+            f"  {name}: {f'not measured, no {name} file' if speed is None else _rate(speed)}"
+        )
     others = report["load"]["others"]
     busy = (
-        "too quick to measure how busy they were"
+        "load not measured: too little time"
         if others is None
         else f"others used {others:.0%} of them"
     )
