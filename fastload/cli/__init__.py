@@ -1,7 +1,7 @@
 """The command `fastload`.
 
-Exit codes: 0 done; 1 failed, with one line that says why; 2 wrong usage; 3 packed, but some inputs
-were left out; 130 broken off by Ctrl-C.
+Exit codes: 0 success; 1 failure, with one line that gives the reason; 2 wrong usage; 3 packed, but
+some inputs were skipped; 130 interrupted by Ctrl-C.
 """
 
 from __future__ import annotations
@@ -18,21 +18,27 @@ Run = Callable[[argparse.Namespace], int]
 
 # Module and help of each command; the module is imported when the command is called.
 _COMMANDS = {
-    "pack": ("fastload.cli.pack", "convert a dataset into shards, once"),
-    "info": ("fastload.cli.info", "show what a dataset holds"),
+    "pack": ("fastload.cli.pack", "convert a dataset into a folder of shards"),
+    "info": ("fastload.cli.info", "show fields, size and splits of a dataset"),
     "head": ("fastload.cli.head", "show the first samples of a dataset"),
     "append": ("fastload.cli.append", "add samples to a packed dataset"),
     "add-column": ("fastload.cli.add_column", "add fields to the samples of a packed dataset"),
-    "merge": ("fastload.cli.merge", "make one packed dataset of several, without copying"),
+    "merge": (
+        "fastload.cli.merge",
+        "merge packed datasets into one, with hard links where possible",
+    ),
     "export": ("fastload.cli.export", "write a dataset as .npy, tar or Parquet files"),
-    "verify": ("fastload.cli.verify", "look for damage in a dataset"),
+    "verify": ("fastload.cli.verify", "check a dataset for damage"),
     "bench": (
         "fastload.cli.bench",
-        "measure how fast a dataset loads, beside the machine's limit and DataLoader",
+        "measure the loading speed of a dataset, compared with DataLoader and the machine",
     ),
-    "doctor": ("fastload.cli.doctor", "find out why a training, or its data, are slow"),
-    "report": ("fastload.cli.report", "compare trainings by their logs"),
-    "demo": ("fastload.tools.demo", "tell the whole story on real data, in two minutes"),
+    "doctor": ("fastload.cli.doctor", "find out why a training script or its data are slow"),
+    "report": ("fastload.cli.report", "compare training runs by their logs"),
+    "demo": (
+        "fastload.tools.demo",
+        "pack a small dataset and train on it with DataLoader and FastLoader",
+    ),
 }
 
 

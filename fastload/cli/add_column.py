@@ -10,11 +10,11 @@ from fastload.cli.writing import write
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
-    parser.add_argument("dataset", metavar="DATASET", help="the packed folder that grows")
+    parser.add_argument("dataset", metavar="DATASET", help="packed dataset to extend")
     shared.add_source(parser)
     shared.add_selection(parser)
     shared.add_writing(parser)
-    parser.add_argument("--name", help="name of the new field (default: that of the file)")
+    parser.add_argument("--name", help="name of the new field (default: name of the file)")
 
 
 def run(arguments: argparse.Namespace) -> int:

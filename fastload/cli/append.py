@@ -11,7 +11,7 @@ from fastload.cli.writing import write
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
     shared.add_source(parser)
-    parser.add_argument("dataset", metavar="DATASET", help="the packed folder that grows")
+    parser.add_argument("dataset", metavar="DATASET", help="packed dataset to extend")
     shared.add_selection(parser)
     shared.add_writing(parser)
     parser.add_argument("--split", metavar="NAME", help="split of the new samples")

@@ -46,18 +46,18 @@ def add_reading(parser: argparse.ArgumentParser) -> None:
         declared=declared,
         metavar="KIND",
         help=f"kind of SRC (default: detected): {', '.join(kind.name for kind in KINDS)}; "
-        "--from KIND --help tells more",
+        "--from KIND --help shows its options",
     )
     parser.add_argument(
         "--strict",
         action="store_true",
-        help="stop at the first bad record, and if anything but hidden files is not read",
+        help="stop at the first bad record, or if a file that is not hidden would not be read",
     )
     parser.add_argument(
         "--ignore",
         action="append",
         metavar="GLOB",
-        help="exclude paths, names and folders that match; repeatable",
+        help="exclude files and folders whose path or name matches; repeatable",
     )
 
 
@@ -108,12 +108,12 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
     from fastload.packing.missing import POLICIES
 
     add = parser.add_argument
-    add("--fields", type=_names, metavar="A,B", help="keep these fields only")
+    add("--fields", type=_names, metavar="A,B", help="read only these fields")
     add(
         "--missing",
         choices=POLICIES,
-        help="missing values: stop (default), NaN in floats, 0 and empty text and lists, or leave "
-        "the sample out",
+        help="missing values: error (default), replace by NaN (floats only), replace by zero or "
+        "empty values, or drop the sample",
     )
     add(
         "--cast",
@@ -122,7 +122,7 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
         help="change dtypes, such as x=bf16; integers must fit",
     )
     add("--shuffle", type=int, metavar="SEED", help="write the samples in a random order")
-    add("--limit", type=int, metavar="N", help="write N samples only, from the start or shuffled")
+    add("--limit", type=int, metavar="N", help="write only the first N samples (after --shuffle)")
 
 
 def add_writing(parser: argparse.ArgumentParser) -> None:
@@ -130,8 +130,13 @@ def add_writing(parser: argparse.ArgumentParser) -> None:
     from fastload.packing.jobs.engines import ENGINES
 
     add = parser.add_argument
-    add("--shard-size", type=_size, metavar="SIZE", help="such as 64MiB (default: 256MiB)")
-    add("--workers", type=int, metavar="N", help="processes (default: one per CPU core)")
+    add(
+        "--shard-size",
+        type=_size,
+        metavar="SIZE",
+        help="size of a shard, such as 64MiB (default: 256MiB)",
+    )
+    add("--workers", type=int, metavar="N", help="number of processes (default: one per CPU core)")
     add(
         "--engine",
         choices=ENGINES,
@@ -156,7 +161,7 @@ def add_splits(parser: argparse.ArgumentParser) -> None:
         "--split",
         type=_pairs,
         metavar="NAME=X,...",
-        help="name parts of the rows, such as train=0.9,val=0.1",
+        help="names and shares of the splits, such as train=0.9,val=0.1",
     )
 
 

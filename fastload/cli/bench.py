@@ -23,22 +23,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--batch-size",
         type=_positive(int),
         metavar="N",
-        help="default: 256, or 64 where images are decoded",
+        help="samples per batch (default: 256; 64 if images are decoded)",
     )
     parser.add_argument(
         "--image-size",
         type=image_size,
         metavar="HxW",
-        help="size of decoded images, on both sides (default: 224x224)",
+        help="height and width of decoded images (default: 224x224)",
     )
     parser.add_argument(
         "--seq-len",
         type=_positive(int),
         metavar="N",
-        help="PATH holds tokens, to be read in windows of N (see TokenDataset)",
+        help="read PATH as tokens, in windows of N (see TokenDataset)",
     )
     parser.add_argument(
-        "--workers", type=int, metavar="N", help="threads of fastload (default: chosen by fastload)"
+        "--workers", type=int, metavar="N", help="threads of FastLoader (default: automatic)"
     )
     parser.add_argument(
         "--torch-workers",
@@ -47,16 +47,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="worker counts to try with DataLoader (default: 0,1,2,4)",
     )
     parser.add_argument(
-        "--seconds", type=_positive(float), metavar="S", help="per contender and round (default: 1)"
+        "--seconds",
+        type=_positive(float),
+        metavar="S",
+        help="time per loader and round (default: 1)",
     )
     parser.add_argument(
-        "--quick", action="store_true", help="one round of 0.2 s, DataLoader with 0 and 2 workers"
+        "--quick",
+        action="store_true",
+        help="a single round of 0.2 s, DataLoader with 0 and 2 workers",
     )
     parser.add_argument(
         "--json", type=output, metavar="FILE", help="write all figures; - prints them"
     )
     parser.add_argument(
-        "--plot", type=output, metavar="FILE", help="draw the speeds: x.png, x.pdf, ..."
+        "--plot",
+        type=output,
+        metavar="FILE",
+        help="draw the speeds into an image: x.png, x.pdf, ...",
     )
 
 

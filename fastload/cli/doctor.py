@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--steps", type=int, default=40, metavar="N", help="steps per phase (default: 40)")
     add("--json", action="store_true", help="print all figures as JSON")
     add("--html", type=output, metavar="FILE", help="write a page with the timeline of a script")
-    add("path", metavar="SCRIPT|PATH", help="a training script (.py), or data")
+    add("path", metavar="SCRIPT|PATH", help="training script (.py), or dataset")
     add("arguments", nargs=argparse.REMAINDER, metavar="...", help="arguments of the script")
 
 

@@ -13,8 +13,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
     add = parser.add_argument
     add("dataset", metavar="DATASET", help="anything that FastLoader reads")
-    add("out", metavar="OUT", help="the folder to write; a file for parquet")
-    add("--to", required=True, choices=("npy", "tar", "parquet"), help="what to write")
+    add("out", metavar="OUT", help="folder to write; with --to parquet, the file")
+    add("--to", required=True, choices=("npy", "tar", "parquet"), help="format of the files")
     add("--split", metavar="NAME", help="one split of a packed dataset")
     add_raw(parser)
 

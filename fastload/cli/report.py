@@ -18,11 +18,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "logs",
         nargs="+",
         metavar="[NAME=]LOG",
-        help="written by fastload.watch or TrainStep(log=), each by one rank; the first one is "
-        "what others are compared with",
+        help="log of fastload.watch or TrainStep(log=); the others are compared with the first",
     )
     add("--html", type=output, metavar="FILE", help="write a page with tables and charts")
-    add("--plot", type=output, metavar="FILE", help="draw them: x.png, x.pdf, ...")
+    add(
+        "--plot",
+        type=output,
+        metavar="FILE",
+        help="draw the charts into an image: x.png, x.pdf, ...",
+    )
     add("--json", action="store_true", help="print the table as JSON")
 
 

@@ -24,9 +24,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     levels.add_argument(
         "--quick",
         action="store_true",
-        help="sizes, headers, bounds and the manifest; reads no data (the default)",
+        help="check sizes, headers, bounds and the manifest, without reading data (default)",
     )
-    levels.add_argument("--full", action="store_true", help="also every byte of the data")
+    levels.add_argument(
+        "--full", action="store_true", help="also compare all data with their checksums"
+    )
     add_raw(parser)
     add("--threads", type=int, metavar="N", help="number of threads (default: one per CPU core)")
     add("--json", action="store_true", help="print the report as JSON")

@@ -1,4 +1,4 @@
-"""`fastload demo`: the whole story on real data, offline, in under two minutes on two CPU cores.
+"""`fastload demo`: packs and trains offline, in under two minutes on two CPU cores.
 
 5 000 handwritten digits become a folder of PNG files, as datasets usually come. It is packed, and
 a small convolutional network is trained on it three times from the same seed: by DataLoader over
@@ -30,7 +30,9 @@ _BATCH_SIZE = 64
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
-    parser.add_argument("--epochs", type=int, default=5, help="of each training (default: 5)")
+    parser.add_argument(
+        "--epochs", type=int, default=5, help="epochs of each training (default: 5)"
+    )
     parser.add_argument(
         "--folder", type=Path, help="keep the images and the packed dataset in this new folder"
     )

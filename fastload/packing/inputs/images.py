@@ -21,15 +21,15 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".
 
 RESIZE = Option(
     "resize",
-    "height and width for all images, one number for both; the aspect ratio is not kept",
+    "resize images to this height and width (or N for both), without keeping the aspect ratio",
     "size",
 )
 RESIZE_SHORTER = Option(
     "resize_shorter",
-    "pixels of the shorter side of all images; the square in the middle is kept",
+    "resize the shorter side of images to N pixels and keep the centre square",
     "count",
 )
-ENCODED = Option("encoded", "keep images as the bytes of their files, of any size", "flag")
+ENCODED = Option("encoded", "store the image files without decoding them; sizes may differ", "flag")
 
 
 ADVICE = (

@@ -31,7 +31,7 @@ DTYPE = Option(
     "dtype of a raw file ('>i4' is big-endian), of tokens, or of .npy arrays of ml_dtypes",
 )
 ENCODING = Option("encoding", "encoding of text that is not UTF-8, such as latin-1 or utf-16")
-DTYPES = Option("dtypes", "dtypes that fields are read as, such as x=float32", "pairs")
+DTYPES = Option("dtypes", "dtypes to read fields as, such as x=float32", "pairs")
 VOCAB_SIZE = Option("vocab_size", "check that every number is a token id in [0, N)", "count")
 RAGGED = Option("ragged", "fields that vary in length, even if the first samples do not", "names")
 
@@ -57,8 +57,9 @@ class Kind:
         names: Names of the files that it reads in a folder; none if it reads only single files.
 
     Example:
-        >>> [option.name for option in kind_named("raw").options]  # doctest: +SKIP
-        ['dtype', 'shape']
+        >>> from fastload.packing.kinds import raw
+        >>> [option.name for option in raw.KIND.options]
+        ['dtype', 'shape', 'vocab_size']
     """
 
     name: str

@@ -199,8 +199,8 @@ KIND = Kind(
     (
         DTYPES,
         ENCODING,
-        Option("delimiter", "between values (default: tabs for .tsv, else commas)"),
-        Option("columns", "their names, where the files have no line of them", "names"),
+        Option("delimiter", "separator of values (default: tab for .tsv, otherwise comma)"),
+        Option("columns", "names of the columns, if the files have no header line", "names"),
     ),
     ("pyarrow",),
     "parquet",

@@ -267,8 +267,8 @@ KIND = Kind(
     open_imagelist,
     lambda path: path.is_folder and "labels" in path.given,
     (
-        Option("labels", "the CSV file: names of images, then labels"),
-        Option("label_column", "the column of the labels (default: the second)"),
+        Option("labels", "CSV file with names of images, then labels"),
+        Option("label_column", "name of the column with the labels (default: the second column)"),
         RESIZE,
         RESIZE_SHORTER,
         ENCODED,

@@ -287,8 +287,8 @@ KIND = Kind(
     open_lmdb,
     _detects,
     (
-        Option("database", "the name of one of the databases in an LMDB environment"),
-        Option("decoder", "module:function of key and value"),
+        Option("database", "name of a database in the LMDB environment"),
+        Option("decoder", "module:function that turns key and value into a sample"),
         RAGGED,
     ),
     ("lmdb",),

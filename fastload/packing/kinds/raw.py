@@ -111,5 +111,9 @@ KIND = Kind(
     "a raw file of numbers of one --dtype and --shape: bare arrays",
     open_raw,
     lambda path: not path.is_folder and not path.given.keys().isdisjoint(("dtype", "shape")),
-    (DTYPE, Option("shape", "of a sample in a raw file: 3,32,32", "shape"), VOCAB_SIZE),
+    (
+        DTYPE,
+        Option("shape", "shape of a sample in a raw file, such as 3,32,32", "shape"),
+        VOCAB_SIZE,
+    ),
 )
