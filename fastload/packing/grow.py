@@ -301,7 +301,8 @@ def _check_alike(opened: Source, manifest: Manifest, path: str) -> None:
         {name: classes.names for name, classes in manifest.class_fields.items()},
     )
     now = comparable_schema(opened.fields, opened.structure, opened.classes)
-    if changed := list(differences(before, now)):
+    absent = [f"field {n!r} is missing" for n in before["fields"] if n not in now["fields"]]
+    if changed := [*absent, *differences(before, now)]:
         raise ValueError(f"{path}: the new samples differ from the old ones: {'; '.join(changed)}")
     if opened.rows == 0:
         raise ValueError("there are no samples to append")

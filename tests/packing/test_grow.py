@@ -120,6 +120,7 @@ def test_images_are_appended_and_counted(tmp_path: Path) -> None:
         ({"x": np.zeros((3, 2), "i4"), "t": texts(0, 3), "y": np.zeros(3)}, '"int64" -> "int32"'),
         ({"x": np.zeros((3, 4), int), "t": texts(0, 3), "y": np.zeros(3)}, "shape[0]: 2 -> 4"),
         ({"x": np.zeros((3, 2), int), "t": texts(0, 3)}, "fields.y: {"),
+        ({"x": np.zeros((3, 2), int), "t": texts(0, 3)}, "field 'y' is missing; fields.y: {"),
         (({"t": texts(0, 3)}, np.zeros((3, 2), int), np.zeros(3)), "structure"),
         ({"x": np.zeros((3, 2), int), "t": [b"a", b"", b"c"], "y": np.zeros(3)}, "fields.t"),
         (

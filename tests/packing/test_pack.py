@@ -243,7 +243,7 @@ def test_what_is_no_input(tmp_path: Path) -> None:
     (tmp_path / "x.txt").write_text("text")
     assert "neither its name nor its first bytes" in refused(tmp_path / "x.txt", out)
     (tmp_path / "x.gz").write_bytes(gzip.compress(b"{}"))
-    assert "x.gz: is compressed: unpack it first" in refused(tmp_path / "x.gz", out)
+    assert "x.gz: is compressed; decompress it first" in refused(tmp_path / "x.gz", out)
     (tmp_path / "empty").mkdir()
     assert "empty: there are no files in this folder" in refused(tmp_path / "empty", out)
     fastload.pack(np.arange(3), tmp_path / "packed")

@@ -163,7 +163,7 @@ def _path(source: AnyPath, kind: str | None) -> str:
     full = absolute(source)
     if kind is None and os.path.isdir(full) and is_packed(full):
         raise FormatError(
-            f"{full}: is packed already: `fastload append` and `fastload merge` add to it, "
+            f"{full}: is packed already; `fastload append` and `fastload merge` add to it, "
             "`fastload export` writes other files"
         )
     if kind == megatron.KIND.name and not os.path.lexists(full) and os.path.exists(f"{full}.idx"):
@@ -183,10 +183,10 @@ def _kind(inventory: Inventory) -> tuple[Kind, str]:
                 return kind, "--dtype and --shape are given"
             return kind, "detected from its name" if by_name else "detected from its first bytes"
     if inventory.start.startswith(_COMPRESSED):
-        raise FormatError(f"{path}: is compressed: unpack it first")
+        raise FormatError(f"{path}: is compressed; decompress it first")
     raise FormatError(
-        f"{path}: neither its name nor its first bytes tell what it is: --from KIND (kind=) says "
-        "it; a raw file needs --dtype and --shape (dtype=, shape=)"
+        f"{path}: neither its name nor its first bytes match a kind of input; set --from KIND "
+        "(kind=); a raw file needs --dtype and --shape (dtype=, shape=)"
     )
 
 

@@ -140,7 +140,7 @@ def open_tar(
     size, shaping = size_and_shaping(resize, resize_shorter, encoded)
     paths = inventory.need_files()
     if odd := [file for file in paths if file.lower().endswith(_COMPRESSED)]:
-        raise FormatError(f"{odd[0]}: is compressed: unpack it first")
+        raise FormatError(f"{odd[0]}: is compressed; decompress it first")
     seen: collections.Counter[tuple[str, ...]] = collections.Counter()
     links: dict[tuple[str, int], dict[str, Place]] = {}
     places = [_samples(file, list_members(file, inventory), seen, links) for file in paths]

@@ -152,7 +152,7 @@ def test_damage_ends_in_one_error(tmp_path: Path) -> None:
     damaged(path, out, "no tar records")
     put(tmp_path / "in/b.TAR.gz", gzip.compress(content))
     for source in (tmp_path / "in/b.TAR.gz", tmp_path / "in"):
-        damaged(source, out, "b.TAR.gz: is compressed: unpack it first")
+        damaged(source, out, "b.TAR.gz: is compressed; decompress it first")
 
 
 def test_what_export_wrote_comes_back(tmp_path: Path) -> None:
