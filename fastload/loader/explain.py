@@ -76,9 +76,9 @@ def _warn_of_strides(extents: Extents, warned: set[str]) -> None:
             copy = f"{rows * size / _MB:,.1f} MB" if rows * size >= _MB / 10 else "less than 0.1 MB"
             warn(
                 f"field {column.field.name!r} is not contiguous in memory: each sample is gathered "
-                f"in {pieces:,} pieces of {size // pieces:,} bytes. As one piece of {size:,} bytes "
-                "it loads several times as fast: after .contiguous(), or np.ascontiguousarray for "
-                f"an array, which makes a copy of {copy}"
+                f"in {pieces:,} pieces of {size // pieces:,} bytes. A contiguous copy of the "
+                f"field (.contiguous() of a tensor, np.ascontiguousarray of an array; {copy}) "
+                "loads several times as fast"
             )
 
 

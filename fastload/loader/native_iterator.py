@@ -218,8 +218,8 @@ class _NativeIterator:
         if self._settings.samplers.drop_last and samples < position.step:
             warned.add(_EMPTY)
             warn(
-                f"no batch is left: drop_last=True drops a batch that is not full, and "
-                f"{position.step} samples make a batch of all ranks, but there are {samples}",
+                f"the epoch has no batches: drop_last=True drops incomplete batches, and a "
+                f"batch of all ranks needs {position.step} samples, but the epoch has {samples}",
             )
 
     def __iter__(self) -> _NativeIterator:

@@ -25,7 +25,7 @@ def test_length_is_the_number_of_batches(native: bool, options: dict[str, Any]) 
             continue
         data: Any = numbers(n) if native else list(range(n))
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "no batch is left")
+            warnings.filterwarnings("ignore", "the epoch has no batches")
             arguments = {"batch_size": size, "drop_last": drop_last, "shuffle": shuffle}
             loader = FastLoader(data, **arguments, **options)
             want = len(DataLoader(data, **arguments))

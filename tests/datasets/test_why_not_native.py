@@ -305,8 +305,8 @@ def test_arrays_that_are_not_contiguous_warn_once_and_name_the_gain() -> None:
     [warning] = said
     assert str(warning.message).startswith(
         "field 'x' is not contiguous in memory: each sample is gathered in 250 pieces of 4 bytes. "
-        "As one piece of 1,000 bytes it loads several times as fast: after .contiguous(), or "
-        "np.ascontiguousarray for an array, which makes a copy of 1.0 MB"
+        "A contiguous copy of the field (.contiguous() of a tensor, np.ascontiguousarray of an "
+        "array; 1.0 MB) loads several times as fast"
     )
     with pytest.warns(UserWarning, match="field '0' .* 6 pieces of 16 bytes.* less than 0.1 MB"):
         FastLoader(TensorDataset(torch.zeros(3, 4, 2, 4).transpose(1, 2)[:, :, 1:]), 2).is_native  # noqa: B018

@@ -289,7 +289,9 @@ def test_length_is_what_is_given(workers: int, options: dict[str, Any]) -> None:
         if options and n == 0:
             continue
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "no batch is left|This DataLoader will create")
+            warnings.filterwarnings(
+                "ignore", "the epoch has no batches|This DataLoader will create"
+            )
             loader = FastLoader(
                 numbers(n), size, drop_last=drop_last, num_workers=workers, **options
             )

@@ -52,7 +52,7 @@ def traced(kind: Any, n: int, stops: list[int | None], given: bool, **options: A
     torch.manual_seed(7)
     generator = torch.Generator().manual_seed(3) if given else None
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "no batch is left")
+        warnings.filterwarnings("ignore", "the epoch has no batches")
         loader = kind(TensorDataset(torch.arange(n)), generator=generator, **options)
         return oracle.trace(Unwrapped(loader), generator, stops)
 

@@ -123,7 +123,7 @@ class Resuming(RuleBasedStateMachine):
             want = self.reference.deliver(self.is_new)
             self.is_new = False
             with self.random.used(), warnings.catch_warnings():
-                warnings.filterwarnings("ignore", "no batch is left")
+                warnings.filterwarnings("ignore", "the epoch has no batches")
                 found = [plain(next(batches, None)) for batches in self.batches]
             if want is None:
                 assert found == [None] * len(found)

@@ -116,7 +116,7 @@ def test_keyed_order_is_that_of_its_sampler(drop_last: bool, order: str) -> None
             options: dict[str, Any] = {"shuffle": True, "seed": 5, "order": order}
             options |= {"shard": (rank, world), "drop_last": drop_last}
             with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", "no batch is left")
+                warnings.filterwarnings("ignore", "the epoch has no batches")
                 loader = FastLoader(numbers(n), size, **options)
                 native = [values(loader), values(loader)]
             plain = FastLoader(numbers(n), size, **options).batch_sampler

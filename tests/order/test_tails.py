@@ -43,7 +43,7 @@ def pairs(batch: Any) -> list[tuple[int, bool]]:
     return list(zip(index.tolist(), real.tolist(), strict=True))
 
 
-@pytest.mark.filterwarnings("ignore:no batch is left")
+@pytest.mark.filterwarnings("ignore:the epoch has no batches")
 @pytest.mark.parametrize("kind", ["native", "by torch"])
 @pytest.mark.parametrize("tail", TAILS)
 def test_loaders_have_the_batches_and_the_length_of_their_share(kind: str, tail: str) -> None:
