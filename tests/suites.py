@@ -1,4 +1,4 @@
-"""Runs other people's test suites with FastLoader in DataLoader's place.
+"""Runs the test suites of torch and torchdata with FastLoader in place of DataLoader.
 
     python tests/suites.py --torch-tests DIR [--torchdata-tests DIR] [-k EXPRESSION]
 
@@ -174,11 +174,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     for library in SUITES:
         parser.add_argument(f"--{library}-tests", type=Path, metavar="DIR")
-    parser.add_argument("-k", metavar="EXPRESSION", help="only such cases, as for pytest")
-    parser.add_argument("--limit", type=float, default=600, help="seconds for a case")
-    parser.add_argument("--patience", type=float, default=1, help="for torch's own limits, times")
+    parser.add_argument("-k", metavar="EXPRESSION", help="select cases, as in pytest")
+    parser.add_argument("--limit", type=float, default=600, help="seconds per case (default: 600)")
+    parser.add_argument(
+        "--patience", type=float, default=1, help="factor for the time limits in torch's tests"
+    )
     parser.add_argument("--expected", type=Path, default=HERE / "suites_expected.json")
-    parser.add_argument("--json", type=Path, help="write all cases there")
+    parser.add_argument("--json", type=Path, help="write the results of all cases to this file")
     options = parser.parse_args(arguments)
     folders = {library: getattr(options, f"{library}_tests") for library in SUITES}
     if not any(folders.values()):

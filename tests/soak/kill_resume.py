@@ -1,4 +1,4 @@
-"""Kills packs at random moments and resumes them: the folder must be that of an undisturbed run.
+"""Kills packs at random moments and resumes them: the folder must equal an uninterrupted one.
 
     python tests/soak/kill_resume.py [--moments 50] [--seed 0]
 
@@ -44,7 +44,9 @@ SOURCES = {
 def main() -> int:
     """Runs the rounds; the exit code is 1 if a folder differed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--moments", type=int, default=50, help="kills in all (default: 50)")
+    parser.add_argument(
+        "--moments", type=int, default=50, help="total number of kills (default: 50)"
+    )
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     draw = random.Random(arguments.seed)
@@ -92,7 +94,7 @@ def start(where: Path, name: str, out: str, workers: int) -> subprocess.Popen[by
 
 
 def clean_run(where: Path, name: str) -> float:
-    """Packs undisturbed; gives the seconds."""
+    """Packs without interruption; returns the seconds."""
     begin = time.monotonic()
     code = start(where, name, f"{name}-clean", 1).wait()
     assert code in (0, 3), code

@@ -27,7 +27,9 @@ SCRIPT = Path(__file__).parents[1] / "support/torchrun_training.py"
 def main() -> int:
     """Runs the rounds; the exit code is 1 if a loss differed or a training did not end."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--moments", type=int, default=10, help="kills in all (default: 10)")
+    parser.add_argument(
+        "--moments", type=int, default=10, help="total number of kills (default: 10)"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--ranks", type=int, default=2)
     arguments = parser.parse_args()
