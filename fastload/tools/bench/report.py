@@ -90,7 +90,7 @@ def _conclusions(result: dict[str, Any]) -> Iterator[str]:
     warm, cold, rounds = result["warm"], result["cold"], result["settings"]["rounds"]
     where = "Warm (files in the page cache)"
     if not warm["in_page_cache"]:
-        where = "With more data than memory, so partly from the disk"
+        where = "Partly from the disk (the data do not fit into memory)"
     found = []
     if "of_limit" in warm:
         found.append(f"{_ratio(warm['of_limit']).percent()} of the machine's limit")
@@ -98,20 +98,19 @@ def _conclusions(result: dict[str, Any]) -> Iterator[str]:
         best = _workers(warm["dataloader_workers"])
         ratio = _ratio(warm["times_dataloader"]).text()
         found.append(f"{ratio} times DataLoader at its best ({best})")
-    yield f"{where}, fastload does {', '.join(found) or 'as the table says'}."
+    yield f"{where}, fastload reaches {', '.join(found) or 'the speed in the table'}."
     if "times_dataloader" in cold:
         ratio = _ratio(cold["times_dataloader"]).text()
-        yield f"Cold (files just dropped from the page cache, one epoch at most): {ratio} times."
+        yield f"Cold (not in the page cache, at most one epoch): {ratio} times DataLoader."
     elif "skipped" in cold:
         yield f"No cold figures: {cold['skipped']}."
     yield from _cautions(result)
     if not warm["dataloader"]:
-        yield "DataLoader was left out: its shuffle makes a Python list of all indices."
+        yield "DataLoader was not measured: its shuffle creates a Python list of all indices."
     else:
         yield (
-            "DataLoader's dataset maps the same files and makes each sample in __getitem__, as "
-            "people write it: a row of numpy copied"
-            + (", images by Pillow." if warm["limit"] is None else ".")
+            "DataLoader's dataset maps the same files, and its __getitem__ copies each sample as a "
+            "numpy array" + ("; images are decoded by Pillow." if warm["limit"] is None else ".")
         )
     yield (
         f"Ratios: minimum and maximum of {rounds} interleaved round{'s' * (rounds != 1)}; the "
