@@ -103,7 +103,7 @@ def _map_named(function: Callable[[Any, str], Any], structure: Structure) -> Str
 
 
 def _readable(leaf: Any, name: str) -> Any:
-    """What an ArrayDataset keeps of a leaf."""
+    """Returns the array that an ArrayDataset stores for a leaf."""
     if isinstance(leaf, np.ndarray):
         return arrays_of.readable(leaf, name)
     if arrays_of.is_tensor(leaf):

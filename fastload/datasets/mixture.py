@@ -43,18 +43,18 @@ class Mixture:
             sample comes once an epoch. Numbers count as they are printed: 0.1 is a tenth. What does
             not fit 62 bits is rounded, once. A dataset of weight 0 is never read.
         seed: Of the permutations, in [0, 2**64); None: passes are in order.
-        exhausted: Where an epoch ends: "stop": before a dataset begins again; "repeat": when each
-            was through once, while shorter ones begin again; "drop": when each sample came once:
-            datasets that are through leave, and the others go on in their proportions.
-        samples: Of an epoch, instead; datasets begin again as often as it takes.
+        exhausted: End of an epoch. "stop": before a dataset would repeat; "repeat": when each
+            dataset was read once, while shorter ones repeat; "drop": when each sample was read
+            once: exhausted datasets drop out, and the others continue in their proportions.
+        samples: Number of samples per epoch, instead of `exhausted`; datasets repeat as needed.
 
     Attributes:
-        datasets: A list of them.
-        sizes: Samples of each dataset.
-        weights: As integers without a common divisor.
-        seed: As given.
-        exhausted: As given.
-        samples: As given.
+        datasets: List of the datasets.
+        sizes: Number of samples of each dataset.
+        weights: Weights as integers without a common divisor.
+        seed: See Args.
+        exhausted: See Args.
+        samples: See Args.
 
     Raises:
         ValueError: there is no dataset, or one is empty; weights that are negative, not finite, all

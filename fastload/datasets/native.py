@@ -49,7 +49,7 @@ def why_only_python(dataset: Any) -> str | None:
 
 
 def holds_native_kinds(dataset: Any) -> bool:
-    """Whether a dataset is made of those that the core can read, or of subclasses of them."""
+    """Returns True if a dataset consists of native datasets or of subclasses of them."""
     if isinstance(dataset, Subset):
         return holds_native_kinds(dataset.dataset)
     if isinstance(dataset, (ConcatDataset, StackDataset, Mixture)):
@@ -90,7 +90,7 @@ def _read(dataset: Any, where: str) -> Extents:
 
 
 def fingerprint(dataset: Any) -> str:
-    """What a loader's state remembers of any dataset, to refuse another one."""
+    """Returns the fingerprint of a dataset, which a loader's state stores and compares."""
     if isinstance(dataset, Mixture):
         parts = list(map(fingerprint, dataset.datasets))
         told = [parts, dataset.sizes, dataset.weights, dataset.seed, dataset.exhausted]
@@ -127,7 +127,7 @@ def _from_tensors(dataset: TensorDataset, where: str) -> Extents:
 
 
 def _why_not_plain(tensor: Any, error: Exception) -> str:
-    """What keeps a tensor from being read in place; `error`: what its conversion raised."""
+    """Returns why a tensor cannot be read in place; `error` is the error of its conversion."""
     kind = type(tensor)
     if not isinstance(tensor, torch.Tensor):
         return f"is of type {kind.__name__}, no tensor"
@@ -163,7 +163,7 @@ def _from_subset(dataset: Subset[Any], where: str) -> Extents:
             f"{where}.indices ({type(dataset.indices).__name__}) are not a sequence of integers"
         )
     if len(indices) and not -rows <= indices.min() <= indices.max() < rows:
-        # Raises when that sample is asked for, and only then.
+        # Indexing raises only when that sample is requested.
         raise NotNative(f"{where}.indices lead outside the {rows} samples of {where}.dataset")
     return whole.take(np.where(indices < 0, indices + rows, indices))
 

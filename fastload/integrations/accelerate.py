@@ -18,14 +18,14 @@ _ARGUMENTS = frozenset(inspect.signature(FastLoader.__init__).parameters) - {"se
 
 
 class Shard(DataLoaderShard):  # type: ignore[misc]
-    """What Accelerate makes of a loader, with a FastLoader inside instead of a DataLoader.
+    """Accelerate's wrapper of a loader, with a FastLoader inside instead of a DataLoader.
 
-    From it, Accelerate's optimizer and `gather_for_metrics` know where an epoch ends. Its state is
-    that of the FastLoader. `prepare` makes it.
+    Accelerate's optimizer and `gather_for_metrics` learn from it where an epoch ends. Its state is
+    that of the FastLoader. `prepare` creates it.
 
     Args:
-        shard: As Accelerate made it.
-        loader: Loads the batches.
+        shard: The wrapper that Accelerate created.
+        loader: The loader of the batches.
 
     Example:
         >>> accelerator = accelerate.Accelerator(cpu=True)
@@ -43,9 +43,9 @@ class Shard(DataLoaderShard):  # type: ignore[misc]
 
     @property
     def collate_fn(self) -> Any:
-        """That of the FastLoader, for `accelerate.skip_first_batches`.
+        """`collate_fn` of the FastLoader, for `accelerate.skip_first_batches`.
 
-        The loader that it makes copies batches to the device by itself.
+        The loader which that function creates copies batches to the device.
         """
         collate_fn = self.base_dataloader.collate_fn
         if self.device is None or not isinstance(collate_fn, BatchCollate):
@@ -53,7 +53,7 @@ class Shard(DataLoaderShard):  # type: ignore[misc]
         return collate_fn.on_host()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """The next epoch goes on where the state was taken."""
+        """Restores the state of the FastLoader; the next epoch continues there."""
         self.base_dataloader.load_state_dict(state_dict)
         self._update_state_dict()
 
@@ -62,54 +62,54 @@ class Shard(DataLoaderShard):  # type: ignore[misc]
 
 
 class KeyedShard(Shard):
-    """A Shard around a FastLoader with `seed=`, which shares itself out and counts its epochs."""
+    """A Shard around a FastLoader with `seed=`, which shards itself and counts its epochs."""
 
     iteration: int  # Accelerate's count of epochs
 
     @property
     def keyed_sampler(self) -> KeyedSampler:
-        """The loader's."""
+        """Sampler of the FastLoader."""
         sampler = self.base_dataloader.sampler
         assert isinstance(sampler, KeyedSampler)
         return sampler
 
     @property
     def total_batch_size(self) -> int:
-        """Samples of all ranks in a step."""
+        """Number of samples per step over all ranks."""
         return self.keyed_sampler.batch_size * self.keyed_sampler.num_replicas
 
     def begin(self) -> None:
-        """Tells `gather_for_metrics` how many samples of the last step are real."""
+        """Sets the number of real samples of the last step for `gather_for_metrics`."""
         super().begin()
         if not self.keyed_sampler.drop_last:
-            # An epoch that goes on somewhere, or draws by weight, has not as many as the dataset.
+            # A resumed epoch, or one sampled by weight, has not as many samples as the dataset.
             coming = self.keyed_sampler.foreseen()
             self.remainder = (coming.rows - coming.first) % self.total_batch_size
 
     def set_epoch(self, epoch: int) -> None:
-        """For a caller that wants another epoch than the one whose turn it is."""
-        if epoch != self.iteration:  # else it may be Accelerate, which counts from 0
+        """Selects the next epoch, if it is not the one that Accelerate has counted."""
+        if epoch != self.iteration:  # otherwise Accelerate may call, which counts from 0
             self.iteration = epoch
             self.base_dataloader.set_epoch(epoch)
 
 
 def prepare(accelerator: accelerate.Accelerator, loader: FastLoader[Any]) -> DataLoaderShard:
-    """`accelerator.prepare(loader)`, with batches that fastload loads.
+    """Prepares a FastLoader like `accelerator.prepare(loader)`; fastload still loads the batches.
 
-    With `seed=` the loader goes on sharing itself out among the ranks, whatever Accelerate is told
-    of `even_batches`, `split_batches` and seeds. Without, Accelerate shares out its batches.
+    With `seed=` the loader shards itself across ranks; `even_batches`, `split_batches` and seeds
+    of Accelerate have no effect. Without `seed=`, Accelerate shards its batches.
 
     Args:
-        accelerator: Of the training.
-        loader: As the script made it. Its `device` becomes the accelerator's, if it has none and
-            the accelerator places batches.
+        accelerator: The accelerator of the training.
+        loader: A FastLoader. If it has no `device` and the accelerator places batches, its
+            `device` becomes that of the accelerator.
 
     Returns:
-        A loader for the training; `accelerator.prepare` leaves it as it is.
+        A loader for the training, which `accelerator.prepare` returns unchanged.
 
     Raises:
-        TypeError: `loader` is no FastLoader.
-        ValueError: it has `tail="short"`, and there are several ranks.
+        TypeError: `loader` is not a FastLoader.
+        ValueError: `loader` has `tail="short"`, and there are several ranks.
 
     Example:
         >>> accelerator = accelerate.Accelerator(cpu=True)
@@ -135,7 +135,9 @@ def prepare(accelerator: accelerate.Accelerator, loader: FastLoader[Any]) -> Dat
         )
         shard.use_stateful_dataloader = accelerator.use_stateful_dataloader
         return accelerator.prepare_data_loader(KeyedShard(shard, loader))
-    loader._resources.warned.add("accelerate")  # that it is replaced; for it is put back
+    loader._resources.warned.add(
+        "accelerate"
+    )  # no warning of the replacement, since it is put back
     shard = accelerator.prepare_data_loader(loader)
     if not isinstance(shard, DataLoaderShard) or shard.batch_sampler is None:
         return shard
@@ -144,19 +146,19 @@ def prepare(accelerator: accelerate.Accelerator, loader: FastLoader[Any]) -> Dat
 
 
 def skip_first_batches(loader: Any, num_batches: int = 0) -> Any:
-    """`accelerate.skip_first_batches`, with batches that fastload loads.
+    """Skips batches like `accelerate.skip_first_batches`; fastload still loads the batches.
 
     Args:
-        loader: What `prepare` returned, or a FastLoader.
-        num_batches: How many of this rank.
+        loader: A FastLoader, or the result of `prepare`.
+        num_batches: Number of batches of this rank to skip.
 
     Returns:
-        A loader that begins so much later. For what `prepare` made of a loader with `seed=` it is
-        `loader` itself, whose next epoch (and only that) begins there, at no cost. For a FastLoader
-        it is another one over the same sampler.
+        A loader that starts after these batches. For the result of `prepare` of a loader with
+        `seed=` it is `loader` itself, whose next epoch (only that one) starts there, at no cost.
+        For a FastLoader it is a new one over the same sampler.
 
     Raises:
-        ValueError: the loader has random transforms, and no seeded order whose epoch is known.
+        ValueError: the loader has random transforms, but no seeded order whose epoch is known.
     """
     if isinstance(loader, FastLoader) and not isinstance(loader, DataLoaderShard):
         _check_random(loader)

@@ -174,6 +174,6 @@ int main() {
     refuses("weights", {{1, 1}, {kEnd, 1}, stop, {}, {}});
     refuses("epoch", {{1}, {1}, stop, 0, {}});
     refuses("epoch", {{kEnd / 2, 9}, {1, kEnd / 2}, Exhausted::kRepeat, {}, {}});
-    refuses("leave", {{1}, {1}, Exhausted::kDrop, 5, {}});
+    refuses("exhausted=drop", {{1}, {1}, Exhausted::kDrop, 5, {}});
   });
 }

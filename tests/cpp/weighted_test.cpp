@@ -121,8 +121,8 @@ int main() {
       const std::string message = CHECK_THROWS(std::invalid_argument, table_of(weights));
       CHECK(message.find(words) != std::string::npos);
     };
-    refused({}, "no weight is above 0");
-    refused({0, 0}, "no weight is above 0");
+    refused({}, "at least one weight must be above 0");
+    refused({0, 0}, "at least one weight must be above 0");
     refused({1, -1, NAN}, "weights[1]");
     refused({1, 2, NAN}, "weights[2]");
     refused({INFINITY}, "weights[0]");
