@@ -1,11 +1,11 @@
-// What one number of a delivered image is. The only definition: host kernels are loops around it,
-// and compilers for GPUs take this header as it is (C++17, nothing of the standard library).
+// The value of one number of a delivered image. This is the only definition: host kernels loop over
+// it, and GPU compilers include this header unchanged (C++17, without the standard library).
 //
-// NOTE [Arithmetic]. Everything is computed in float32, each operation rounded by itself, and then
-// rounded once more to what is delivered, to the nearest, ties to even. Every compiler must be told
-// not to contract a * b + c (-ffp-contract=off, -fmad=false). What standard libraries and
-// instruction sets disagree about is done in integers: half floats, and NaN, which is delivered as
-// the one positive quiet NaN. So results are equal bit for bit on every machine.
+// NOTE [Arithmetic]. All operations are in float32, each rounded separately. The result is rounded
+// once to the delivered dtype, to nearest, ties to even. Every compiler must be called with an
+// option against contracting a * b + c (-ffp-contract=off, -fmad=false). Half floats and NaN, on
+// which libraries and instruction sets differ, are computed in integers; NaN becomes the positive
+// quiet NaN. Therefore results are equal bit for bit on every machine.
 #pragma once
 
 #include <stdint.h>
@@ -165,8 +165,8 @@ struct ImageWindow {
   bool flip;
 };
 
-// Pixel `pixel` of the delivered image: which number of the stored image is its first, or -1: zeros
-// beside it.
+// Index of the first number of the stored image that belongs to pixel `pixel` of the delivered
+// image; -1 outside the stored image, which is padded with zeros.
 FL_BODY int32_t stored_pixel(const ImageShape& shape, const ImageWindow& window, uint32_t pixel) {
   const auto width = static_cast<uint32_t>(shape.out_width);
   const auto column = static_cast<int32_t>(pixel % width);
