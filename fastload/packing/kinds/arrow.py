@@ -63,7 +63,7 @@ def open_arrow(
 
     Args:
         inventory: The file or folder.
-        ragged: Columns whose lists vary in length, though the rows that were looked at have one.
+        ragged: Columns whose lists vary in length, though all rows checked have one length.
         strict: Nothing is left out in any case.
         wanted: The fields that are read.
 
@@ -102,10 +102,10 @@ def _saved(inventory: Inventory) -> list[str]:
     except (ValueError, KeyError, TypeError) as error:
         raise FormatError(f"{state}: damaged: {error!r}") from error
     if any(os.path.basename(name) != name for name in names) or not names:
-        raise FormatError(f"{state}: its files must lie beside it, not {names}")
+        raise FormatError(f"{state}: its files must lie next to it, not {names}")
     own = set(map(inventory.absolute, names))
     others = [os.path.relpath(file, folder) for file in inventory.files if file not in own]
-    # What `Dataset.map` leaves next to a dataset that was loaded from the disk.
+    # Cache files that `Dataset.map` writes next to a dataset that was loaded from the disk.
     caches = [path for path in others if re.match(r"(cache|tmp)[^/]*$", path)]
     inventory.not_read(caches, f"a cache that {_STATE} does not name")
     inventory.refuse(set(others) - set(caches), f"{_STATE} does not name it")
@@ -117,7 +117,7 @@ def _units(pyarrow: Any, path: str, wanted: Wanted) -> tuple[Any, list[Unit]]:
     source = file_source(path)
     start = source.read(0, 8)
     if start.startswith(_FEATHER_1):
-        raise FormatError(f"{path}: Feather version 1; write it anew as version 2")
+        raise FormatError(f"{path}: Feather version 1; write it again as version 2")
     units: list[Unit] = []
     row = 0
     with pyarrow.memory_map(path) as file:
@@ -128,7 +128,7 @@ def _units(pyarrow: Any, path: str, wanted: Wanted) -> tuple[Any, list[Unit]]:
                 row += units[-1].rows
             return reader.schema, units
         if not start.startswith(_STREAM):
-            raise FormatError(f"{path}: neither an Arrow file nor a stream: begins with {start!r}")
+            raise FormatError(f"{path}: neither an Arrow file nor a stream: starts with {start!r}")
         # A stream that is cut between two batches opens without an error.
         if source.read(source.size_bytes - 8, 8) != _STREAM_END:
             raise FormatError(f"{path}: truncated: the stream has no end mark")

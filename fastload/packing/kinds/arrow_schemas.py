@@ -1,4 +1,4 @@
-"""Whether tables of Arrow have the same columns."""
+"""Checks that Arrow tables have the same columns."""
 
 from __future__ import annotations
 

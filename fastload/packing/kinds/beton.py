@@ -1,7 +1,8 @@
 """FFCV's `.beton` files, read without FFCV.
 
-A file is a header, a descriptor for each field, a record for each sample, pages with what does not
-fit into the records, and a table of what was put into the pages. All numbers are little-endian.
+A file is a header, a descriptor for each field, a record for each sample, pages with the values
+that do not fit into the records, and a table of the entries in the pages. All numbers are
+little-endian.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _HEADER = np.dtype(
         ("fields", "<u2"),
         ("page_bytes", "<u4"),
         ("samples", "<u8"),
-        ("table", "<u8"),  # where it begins; written last
+        ("table", "<u8"),  # start of the table; written last
     ]
 )
 _DESCRIPTOR = np.dtype([("type", "u1"), ("name", "V16"), ("arguments", "V1024")])
@@ -82,7 +83,7 @@ def open_beton(
         resize: (height, width) of all images; one number is both.
         resize_shorter: The shorter side of all images, of which the square in the middle is kept.
         encoded: Keep images in JPEG; those stored as pixels become PPM, without loss.
-        ragged: Fields of JSON that vary in length, though the samples that were looked at do not.
+        ragged: Fields of JSON that vary in length, though the samples that were checked do not.
         strict: An image or a text in JSON that cannot be read is an error.
         wanted: The fields that are read.
 
@@ -106,7 +107,7 @@ def open_beton(
 
 
 class _Reader:
-    """Takes the file apart, and checks that its parts fit each other."""
+    """Parses the file and checks that its sections are consistent."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -115,14 +116,14 @@ class _Reader:
         self._rows, self._table_start = int(header["samples"]), int(header["table"])
         if header["version"] != _VERSION or not _is_page(int(header["page_bytes"])):
             raise self._bad(
-                f"no FFCV file of version {_VERSION}: it begins with version {header['version']} "
+                f"no FFCV file of version {_VERSION}: it starts with version {header['version']} "
                 f"and pages of {header['page_bytes']} bytes"
             )
         if not self._table_start:
             raise self._bad("incomplete: the program that wrote it did not come to its end")
         if self._table_start > self._size:
             raise self._bad(
-                f"truncated: its table of contents begins at byte {self._table_start}, but the "
+                f"truncated: its table of contents starts at byte {self._table_start}, but the "
                 f"file has {self._size}"
             )
         place, count = _HEADER.itemsize, int(header["fields"])
@@ -218,7 +219,7 @@ class _Reader:
         return dtype, tuple(shape)
 
     def _table(self, kinds: Sequence[int]) -> tuple[Array, Array]:
-        """Where something was put into the pages, in order, and its size."""
+        """Returns the sorted start offsets and the sizes of the entries in the pages."""
         room = self._size - self._table_start
         expected = self._rows * sum(kind not in (_FLOAT, _INT) for kind in kinds)
         if room != expected * _TABLE.itemsize:
@@ -246,7 +247,7 @@ class _Reader:
 
 @dataclass(frozen=True, eq=False)
 class _Pages:
-    """What lies in the pages, by where it begins, and the bytes of the file between which it is."""
+    """Table of the entries in the pages: their start offsets, sizes and bounds in the file."""
 
     path: str
     starts: Array
@@ -279,7 +280,7 @@ class _Pages:
                 why = f"where it has something of {listed[row]} bytes by its table of contents"
             size = f"has {sizes[row]} bytes and " if known[row] else ""
             raise FormatError(
-                f"{self.path}: damaged: field {name!r}: sample {row} {size}begins at byte "
+                f"{self.path}: damaged: field {name!r}: sample {row} {size}starts at byte "
                 f"{starts[row]}, {why}"
             )
         return places, sizes

@@ -1,4 +1,4 @@
-"""The fields of FFCV's `.beton` files: where their samples lie, and what their bytes are."""
+"""The fields of FFCV's `.beton` files: locations and decoding of their samples."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class BetonColumn(abc.ABC):
 
     Attributes:
         name: Of the field.
-        starts: int64 (samples): the byte of the file where each begins.
-        sizes: int64 (samples): the bytes of each.
+        starts: int64 (samples): file offset of each sample in bytes.
+        sizes: int64 (samples): size of each sample in bytes.
     """
 
     name: str
@@ -64,7 +64,7 @@ class BetonColumn(abc.ABC):
 
     @abc.abstractmethod
     def value(self, content: bytes, row: int) -> Any:
-        """What the bytes of a sample are."""
+        """Decodes the bytes of one sample."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,7 +174,7 @@ class BetonRecords(Records):
         return f"{self.path}: sample {self.numbers[row]}"
 
     def name(self, row: int) -> str:
-        """The same without the folder."""
+        """Description of the sample, without the folder of the file."""
         return f"{os.path.basename(self.path)}: sample {self.numbers[row]}"
 
     def take(self, rows: Int64Array) -> BetonRecords:

@@ -38,7 +38,7 @@ def open_csv(
 ) -> BatchesSource:
     r"""The rows of a file, or of the `.csv`, `.tsv` and `.tab` files below a folder.
 
-    Files may be compressed, as `.gz` or `.zst` behind that tells.
+    Compressed files are detected from the suffixes `.gz` and `.zst`.
 
     A sample is a dict with a key for each column; columns without a name are named as pandas does
     it, such as "Unnamed: 0". What a column holds follows from the first megabytes: int64, float64,
@@ -65,7 +65,7 @@ def open_csv(
     partitions = Partitions.of(inventory)
 
     def read_of(names: Sequence[str]) -> Wanted:
-        """What is read of the files: a column in any case, which tells how many rows there are."""
+        """Names of the columns that are read; at least one, which yields the number of rows."""
         left = wanted.without(partitions.names)
         return Wanted(tuple(names[:1])) if left.names == () else left
 
@@ -156,7 +156,7 @@ def _names(unit: Unit, content: bytes, delimiter: str, wanted: Wanted) -> tuple[
         raise FormatError(f"{unit.path}: line 1: {error}") from error
     if more is not None:
         raise FormatError(
-            f"{unit.path}: its lines end in a carriage return alone; write it anew with newlines"
+            f"{unit.path}: its lines end in a carriage return alone; write it again with newlines"
         )
     names = _named(names)
     _check_names(f"{unit.path}: line 1", names, wanted)

@@ -80,7 +80,7 @@ class CsvReader(Reader):
         return self.others.get(unit.path, self.names)
 
     def _failure(self, text: str, content: bytes, unit: Unit) -> FormatError:
-        """The error of pyarrow with the line that it is about."""
+        """Returns the error of pyarrow with the number of the line that caused it."""
         found = _ROW.search(text)
         if found is None:
             return FormatError(f"{self.text.line(unit.path, unit.offset)}: from here on: {text}")

@@ -1,4 +1,4 @@
-"""Where the rows of CSV files lie: in blocks of whole rows, each of which can be read alone."""
+"""Splits CSV files into blocks of whole rows, each of which can be read alone."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class RowScanner:
         self._quoted = re.compile(field)
         self._before = _NEWLINE  # a byte that stands for what is in front of the next piece
         self.is_open = False
-        """Whether a quote is open behind the last piece."""
+        """True if a quote is open after the last piece."""
 
     def ends(self, content: bytes, *, returns: bool = False) -> Int64Array:
         r"""The places of the newlines that end rows in the next piece.
@@ -84,7 +84,7 @@ class RowScanner:
             self._before = _INSIDE_A_FIELD
 
     def _slow_ends(self, content: bytes, newlines: Int64Array) -> Int64Array:
-        """Those of the newlines that are outside of quoted fields, which are found one by one."""
+        """Returns the newlines outside of quoted fields, which are found one by one."""
         head = bytes([self._delimiter]) + b'"' if self.is_open else bytes([self._before])
         if not self.is_open and self._before == _QUOTE:
             head = bytes([self._delimiter]) + b'""'
@@ -125,7 +125,7 @@ class CsvText:
         Args:
             path: Of the file.
             has_names: The first row are the names of the columns; it comes first, with -1 rows.
-            offset: Where a row begins.
+            offset: Start of a row in bytes.
 
         Raises:
             FormatError: the file is damaged, not in its encoding, a quote stays open, or a row is
@@ -173,7 +173,7 @@ class CsvText:
         return content
 
     def row(self, unit: Unit, content: bytes, row: int) -> tuple[int, bytes]:
-        """Where a row of a block begins in it, and the row; blank lines do not count."""
+        """Returns the offset and the bytes of a row of a block; blank lines do not count."""
         ends = RowScanner(self.delimiter).ends(content, returns=True)
         start = 0
         for end in [*ends.tolist(), len(content)]:

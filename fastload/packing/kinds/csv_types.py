@@ -1,4 +1,4 @@
-"""What the columns of CSV files hold: guessed from the first megabytes, then held to."""
+"""Types of CSV columns: inferred from the first megabytes, then required of all rows."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def _guessed(
     kinds: set[Any],
     zero_led: re.Pattern[bytes],
 ) -> Any:
-    """The type of a column, of which pyarrow takes some blocks for some kinds."""
+    """Returns the type of a column from the types that pyarrow infers for its blocks."""
     if not kinds:
         raise FormatError(
             f"{head[0].path}: column {name!r} holds no value in the rows that were sampled, so "
@@ -197,7 +197,7 @@ def _given_type(pyarrow: Any, reader: CsvReader, name: str, dtype: Any) -> Any:
 
 
 def _inferred(pyarrow: Any) -> list[Any]:
-    """What pyarrow takes a column for, if all of it can be read so; the first that fits."""
+    """Candidate types of a column; the first one that can represent all values is used."""
     times = [pyarrow.timestamp("s"), pyarrow.timestamp("ns")]
     zoned = [pyarrow.timestamp("s", "UTC"), pyarrow.timestamp("ns", "UTC")]
     numbers = [pyarrow.int64(), pyarrow.bool_(), pyarrow.date32(), pyarrow.time32("s")]
@@ -205,7 +205,7 @@ def _inferred(pyarrow: Any) -> list[Any]:
 
 
 def _fits(reader: CsvReader, head: Sequence[Unit], name: str, kind: Any) -> bool:
-    """Whether a column of some blocks can be read so."""
+    """Returns whether a column of some blocks can be read as this type."""
     try:
         for unit in head:
             reader.parse(reader.text.read(unit), {name: kind}, unit)

@@ -37,7 +37,7 @@ _SUFFIXES = (".h5", ".hdf5", ".hdf")
 _MAGIC = b"\x89HDF\r\n\x1a\n"
 _MEAN_ROWS = 64
 _READ_BYTES = 1 << 20
-_MOST_CACHED_BYTES = 256 << 20  # of chunks beside each other
+_MOST_CACHED_BYTES = 256 << 20  # of adjacent chunks
 _CHUNK_SLOTS = 10007  # some times the chunks that are kept, and prime
 
 
@@ -141,7 +141,7 @@ class _Opened:
 
 @latest
 def _opened(path: str, version: tuple[int, int, int]) -> _Opened:
-    """The file, opened anew if it has changed."""
+    """The file, opened again if it has changed."""
     return _Opened(path)
 
 

@@ -107,7 +107,7 @@ class ImagesPart(Part):
         return Rows((images, labels[:row]), tuple(skipped), tuple(places))
 
     def stream(self, advance: Advance) -> Sequence[AnyStreamed] | None:
-        """The files as they are, if that is what is wanted."""
+        """Returns the unchanged files if encoded images are requested."""
         if not self.image.ragged:
             return None
         paths = [os.path.join(self.root, path) for path, _ in self.items]
@@ -179,7 +179,7 @@ class ImagesSource(Source):
         return hashlib.sha256(os.fsencode(names)).hexdigest()
 
     def options(self) -> dict[str, Any]:
-        """Whether images are as their files, or their size if they are resized."""
+        """Description of how images are stored: as their files, or resized to which size."""
         return self.shaping
 
 
@@ -298,7 +298,7 @@ def _about_classes(inventory: Inventory, classes: list[str], items: list[Item]) 
 def _common_size(root: str, items: list[Item]) -> tuple[str, tuple[int, int]]:
     """The first image that can be opened, and its (height, width).
 
-    Looks at some others too, so that folders of mixed sizes are refused before anything is written.
+    Checks some other images, too, to refuse folders of mixed sizes before anything is written.
     """
     first: tuple[str, int, int] | None = None
     step = -(-len(items) // _SIZES_LOOKED_AT)
@@ -329,7 +329,7 @@ def _open(root: str, path: str) -> Any:
 
 
 def _checked(root: str, path: str) -> bytes:
-    """The bytes of a file that begins like an image."""
+    """Returns the bytes of a file after checking that it starts like an image."""
     content = read_image(os.path.join(root, path))
     check_image(content)
     return content

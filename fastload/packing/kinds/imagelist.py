@@ -81,7 +81,7 @@ class LabelledImages(Records):
         return f"{self.folder}/{self.name(row)}"
 
     def name(self, row: int) -> str:
-        """The same without the folder."""
+        """Description of the sample, without the folder of the images."""
         return f"{self.names[row]} ({os.path.basename(self.table)}: line {self.lines[row]})"
 
     def take(self, rows: Int64Array) -> LabelledImages:

@@ -37,7 +37,7 @@ class JsonDecoder(Decoder):
 
 @dataclass(frozen=True)
 class TokensDecoder(Decoder):
-    """Parses a line and gives the tokens of its text.
+    """Parses a line and returns the tokens of its text.
 
     Attributes:
         field: The key of the text.
@@ -73,7 +73,7 @@ def open_jsonl(
 ) -> RecordsSource:
     """The lines of a file, or of all `.jsonl` and `.ndjson` files below a folder in natural order.
 
-    Files may be compressed, as `.gz` or `.zst` behind that tells.
+    Compressed files are detected from the suffixes `.gz` and `.zst`.
 
     Args:
         inventory: The file or folder.
@@ -82,7 +82,7 @@ def open_jsonl(
         eos: The token that ends each text.
         dtype: Of the tokens; None takes the narrowest unsigned one that holds the vocabulary.
         dtypes: Of numbers, by the names of fields; others are int64, float64 and bool.
-        ragged: Fields whose lists vary in length, though 64 lines that were looked at have one.
+        ragged: Fields whose lists vary in length, though the 64 lines checked have one length.
         encoding: Of the text; None is UTF-8.
         strict: A line that cannot be parsed is an error.
         wanted: The fields that are read.

@@ -138,7 +138,7 @@ def _named(lmdb: Any, environment: Any) -> list[bytes]:
     last_page, found = environment.info()["last_pgno"], []
     with environment.begin(buffers=True) as transaction, transaction.cursor() as cursor:
         for key, value in cursor:
-            # What describes a database is no ordinary value, which only opening it tells for sure.
+            # The value describes a database, which only opening the database confirms.
             if len(value) == _DATABASE.itemsize:
                 entry = np.frombuffer(value, _DATABASE)[0]
                 root = int(entry["root"])
@@ -163,7 +163,7 @@ def _shown(name: bytes) -> str:
 def _check_databases(
     lmdb: Any, opened: _Opened, inventory: Inventory, database: str | None
 ) -> None:
-    """Notes what is not read.
+    """Notes the databases that are not read.
 
     Raises:
         FormatError: no database was chosen of several, or keys have more than one value.
@@ -220,7 +220,7 @@ def open_lmdb(
         inventory: The folder of `data.mdb`, or a file.
         database: The name of one of the databases in it.
         decoder: A function of key and value as `module:function`, found by each process.
-        ragged: Fields that vary in length, though the entries that were looked at do not.
+        ragged: Fields that vary in length, though the entries that were checked do not.
         strict: An entry for which the decoder raises is an error.
         wanted: The fields that are read.
 

@@ -87,7 +87,7 @@ class SamplesSource(Source):
     """A map-style dataset, with the schema of some of its samples.
 
     Attributes:
-        handle: Gives the dataset.
+        handle: Returns the dataset.
         meanings_known: The dataset says itself what its numbers mean, which samples do not show.
         wanted: The fields that are read.
         dtypes: Names of fields, and the dtypes that their numbers are changed to.
@@ -120,7 +120,7 @@ class SamplesSource(Source):
         return self.handle.name
 
     def options(self) -> dict[str, Any]:
-        """What shapes the samples."""
+        """Description of the settings that determine the samples."""
         return {"dtypes": self.dtypes} if self.dtypes else {}
 
 
@@ -133,7 +133,7 @@ def _own(dataset: Any, depth: int = 0) -> Dataset | None:
 
 
 def _files_of(dataset: Any, depth: int = 0) -> list[str]:
-    """What fastload's datasets read, also those in a Subset, ConcatDataset and the like."""
+    """Returns the files of fastload's datasets, also of those in a Subset or ConcatDataset."""
     extents = getattr(dataset, "extents", None)
     if isinstance(extents, Extents):
         sources = {source for column in extents.columns for source in column.sources}

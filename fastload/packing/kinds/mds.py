@@ -28,7 +28,7 @@ _NUMBERS["int"] = np.dtype("int64")
 _IMAGES = frozenset(["jpeg", "png"])
 _TEXT_NUMBERS: dict[str, Callable[[str], int | float]] = {"str_int": int, "str_float": float}
 _PLAIN = frozenset(["str", "bytes", "json", *_TEXT_NUMBERS]) | _IMAGES
-# What stands before an array for its dtype: the bits, and 1 for signed integers or 2 for floats.
+# Code of the dtype that precedes an array: the bits, and 1 for signed integers or 2 for floats.
 _ARRAY_DTYPES = {
     8 * dtype.itemsize + "uif".index(dtype.kind): dtype
     for name, dtype in _NUMBERS.items()
@@ -38,7 +38,7 @@ _ARRAY_DTYPES = {
 
 @dataclass(frozen=True)
 class MdsDecoder(Decoder):
-    """Takes a sample apart.
+    """Splits a sample into its columns.
 
     Attributes:
         names: Of the columns.
@@ -133,7 +133,7 @@ def open_mds(
 
     Args:
         inventory: The folder.
-        ragged: Columns that vary in length, though the samples that were looked at do not.
+        ragged: Columns that vary in length, though the samples that were checked do not.
         strict: A sample that cannot be read is an error.
         wanted: The fields that are read.
 
@@ -207,7 +207,7 @@ def _check_same(index: str, decoder: MdsDecoder, first: MdsDecoder) -> None:
 
 
 def _samples(path: str, size_bytes: int, rows: int) -> tuple[Int64Array, Int64Array]:
-    """Where the samples of a shard begin, and their sizes."""
+    """Returns the start offsets and the sizes of the samples of a shard."""
     source = file_source(path)
     if source.size_bytes != size_bytes:
         raise FormatError(

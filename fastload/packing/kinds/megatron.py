@@ -1,4 +1,4 @@
-"""Megatron's token files: an `.idx` beside a `.bin`; a sample is a document."""
+"""Megatron's token files: an `.idx` next to a `.bin`; a sample is a document."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def open_parquet(
 
     Args:
         inventory: The file or folder.
-        ragged: Columns whose lists vary in length, though the rows that were looked at have one.
+        ragged: Columns whose lists vary in length, though all rows checked have one length.
         strict: Nothing is left out in any case.
         wanted: The fields that are read.
 

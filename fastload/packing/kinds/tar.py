@@ -52,7 +52,7 @@ class TarDecoder(Decoder):
         return self.decode_with(content, {})
 
     def decode_with(self, content: bytes, linked: Mapping[str, bytes]) -> Any:
-        """The same of a sample some of whose members are links to other contents."""
+        """Returns a dict of the key and the members of a sample with links."""
         found, key, wanted = {**linked}, "", self.contents.wanted
         with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as archive:
             for member, of, name in fields_in(archive):
@@ -128,7 +128,7 @@ def open_tar(
         resize: (height, width) of all images; one number is both.
         resize_shorter: The shorter side of all images, of which the square in the middle is kept.
         encoded: Keep images as the bytes of their files.
-        ragged: Fields that vary in length, though the samples that were looked at do not.
+        ragged: Fields that vary in length, though the samples that were checked do not.
         strict: An incomplete sample, or one that cannot be decoded, is an error.
         wanted: The fields that are read.
 
@@ -172,7 +172,7 @@ def _samples(
     seen: collections.Counter[tuple[str, ...]],
     links: dict[tuple[str, int], dict[str, Place]],
 ) -> tuple[Int64Array, Int64Array]:
-    """Where the samples begin, and their sizes.
+    """Returns the start offsets and the sizes of the samples.
 
     Args:
         path: Of the archive.

@@ -79,12 +79,12 @@ def open_tfrecord(
 ) -> RecordsSource:
     """The records of a file, or of the files below a folder with `.tfrecord` in their names.
 
-    A sample is a dict of the features. Those that have one value in each record that was looked
-    at are numbers, others arrays. Byte strings are bytes; JPEG and PNG files are kept encoded.
+    A sample is a dict of the features. Those that have one value in each checked record
+    are numbers, others arrays. Byte strings are bytes; JPEG and PNG files are kept encoded.
 
     Args:
         inventory: The file or folder.
-        ragged: Features that vary in length, though the records that were looked at do not.
+        ragged: Features that vary in length, though the records that were checked do not.
         strict: A record with a wrong checksum, or that cannot be parsed, is an error.
         wanted: The fields that are read.
 
@@ -122,7 +122,7 @@ def _looked_at(records: FileRecords, wanted: Wanted, ragged: frozenset[str]) -> 
 
 
 def _records(path: str) -> tuple[Int64Array, Int64Array]:
-    """Where the records of a file begin, and their sizes, checksums included."""
+    """Returns the start offsets and the sizes of the records of a file, checksums included."""
     starts: list[int] = []
     sizes: list[int] = []
     offset = 0

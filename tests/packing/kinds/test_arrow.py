@@ -80,7 +80,7 @@ def test_what_a_saved_dataset_says_must_be_there(tmp_path: Path) -> None:
     (tmp_path / "in/data-00001-of-00002.arrow").unlink()
     assert refused(tmp_path / "in", tmp_path / "out").startswith("FileNotFoundError")
     (tmp_path / "in/state.json").write_text('{"_data_files": [{"filename": "../x.arrow"}]}')
-    damaged(tmp_path / "in", tmp_path / "out", "state.json", "beside it")
+    damaged(tmp_path / "in", tmp_path / "out", "state.json", "next to it")
     (tmp_path / "in/state.json").write_text("{")
     damaged(tmp_path / "in", tmp_path / "out", "state.json: damaged")
     (tmp_path / "in/dataset_dict.json").write_text("{}")
