@@ -1,4 +1,4 @@
-"""What `verify=` has compared with the checksums of packed data."""
+"""Compares packed data with their checksums for `verify=`."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def checked(extents: Extents, verify: str | None) -> Extents:
 
 
 def has_checksums(extents: Extents, *, lazy: bool = False) -> bool:
-    """Whether a file of the dataset has checksums; with `lazy`, whether they are looked at."""
+    """Returns True if a file has checksums; with `lazy`, if they are checked before reading."""
     blocks = (getattr(source, "blocks", None) for source in _sources(extents))
     return any(b is not None and (b.lazy or not lazy) for b in blocks)
 
@@ -123,11 +123,11 @@ def _check_bounds(column: Column, shard_rows: Int64Array) -> None:
 
 
 def ends_fault(first: int, last: int, total: int) -> str | None:
-    """What is wrong with the first and the last bound of a whole shard, or None.
+    """Returns the fault in the first or the last bound of a whole shard, or None.
 
     Args:
-        first: The bound where the first sample begins; 0 is right.
-        last: The bound where the last sample ends.
+        first: Bound at the start of the first sample; must be 0.
+        last: Bound at the end of the last sample.
         total: The elements of the shard's values, which `last` must equal.
     """
     if (first, last) == (0, total):
@@ -136,7 +136,7 @@ def ends_fault(first: int, last: int, total: int) -> str | None:
 
 
 def bounds_fault(bounds: Int64Array, rows: int, total: int) -> str | None:
-    """What is wrong with the bounds of a ragged field in a shard, or None.
+    """Returns the fault in the bounds of a ragged field in a shard, or None.
 
     Args:
         bounds: int64, (rows + 1,).

@@ -39,8 +39,8 @@ class Blocks(NamedTuple):
     """The part of a file that is cut into blocks with a CRC-32C each.
 
     Attributes:
-        begin: The byte where the first block begins; the header is before it.
-        end: The byte where the last one ends, which may be shorter.
+        begin: Offset of the first block, after the header.
+        end: Offset of the end of the last block, which may be shorter.
         block_bytes: Of each other one; a power of two.
         crcs: The byte where the blocks' checksums lie, little-endian uint32s. That of the header
             lies right before them.

@@ -85,7 +85,7 @@ def _ends(bounds: Bounds) -> Int64Array:
 
 
 def _need_strides(columns: list[Column]) -> bool:
-    """Whether the rows of the parts are at different distances, or are no blocks."""
+    """Returns True if the parts differ in their row stride, or rows are not contiguous."""
     first = columns[0]
     different = any(column.row_stride != first.row_stride for column in columns)
     if all(column.strides is None for column in columns) and not different:
@@ -151,7 +151,7 @@ def _same_rows(a: Group, b: Group) -> bool:
 
 
 def renamed(extents: Extents, prefix: str) -> Extents:
-    """The same extents with fields named as members of `prefix`."""
+    """Returns the extents with fields named as members of `prefix`."""
 
     def rename(column: Column) -> Column:
         name = prefix if is_leaf(extents.structure) else f"{prefix}.{column.field.name}"

@@ -1,4 +1,4 @@
-"""What is wrong with a shard: all of it, named by file, block, field and rows."""
+"""Finds all damage of a shard, and names file, block, field and rows."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class ShardCheck:
     # --- Without the data ------------------------------------------------------------------------
 
     def outline(self) -> list[Problem]:
-        """What can be known without reading the data: size, header, checksums of the file, bounds.
+        """Checks what needs no data: size, header, checksums of the file, bounds.
 
         The file's checksum follows from those in the shard, so a file that took the place of
         another is found, too.
@@ -168,7 +168,7 @@ class ShardCheck:
         return range(self.layout.crc.shape[0] - 1)
 
     def block_span(self, block: int) -> tuple[int, int]:
-        """The byte of the file where a block begins, and where it ends."""
+        """Returns the offsets of the start and the end of a block in the file."""
         begin = self.layout.data_start + block * CRC_BLOCK_BYTES
         return begin, min(begin + CRC_BLOCK_BYTES, self._end)
 
@@ -185,7 +185,7 @@ class ShardCheck:
         return _core.crc32c(data)
 
     def damage(self, crcs: Sequence[int | None]) -> list[Problem]:
-        """What is wrong with the data.
+        """Checks the data.
 
         Args:
             crcs: For each block what `checksum` gave, or None if it could not be read. The file

@@ -123,8 +123,7 @@ class Extents:
         """A hash of the content that does not depend on paths, times or the machine.
 
         It covers schema, lengths, index maps and, of every shard of every field, the size and the
-        first and last 4 KiB, as they are when it is first asked for; it is not a checksum of all
-        bytes.
+        first and last 4 KiB, at the time of the first call; it is not a checksum of all bytes.
         """
         return self._fingerprint
 

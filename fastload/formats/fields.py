@@ -1,4 +1,4 @@
-"""What an array of a sample is: its dtype, shape and meaning."""
+"""Description of an array of a sample: dtype, shape and meaning."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class Field:
         ragged: Each sample has a length of its own: its shape is (length, *shape).
         logical: What the numbers mean, where the dtype does not say it: "utf8", "bytes", "image"
             and "audio" (ragged uint8 of shape ()), "datetime64[ns]", "timedelta64[s]", ... (int64).
-        sized: Of files that are written: height and width of each image lie beside it. No
-            difference between fields.
+        sized: True in written files if height and width of each image are stored with it; not
+            compared.
 
     Raises:
         ValueError: the dtype or meaning is not supported, or the shape is negative or too large.

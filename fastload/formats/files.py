@@ -63,12 +63,12 @@ def natural_key(name: str) -> tuple[object, ...]:
 
 
 def identity_of(status: os.stat_result) -> tuple[int, int, int]:
-    """What tells a file from another one that takes its name."""
+    """Returns device, inode and change time, which identify a file."""
     return status.st_dev, status.st_ino, status.st_mtime_ns
 
 
 def special(status: os.stat_result) -> str:
-    """What a file is that is no regular one, such as "a pipe"; "" for a regular file."""
+    """Returns the type of a special file, such as "a pipe"; "" for a regular file."""
     if stat.S_ISREG(status.st_mode):
         return ""
     return next((what for test, what in _SPECIAL if test(status.st_mode)), "no regular file")

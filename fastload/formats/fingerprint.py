@@ -73,7 +73,7 @@ def _update_with_column(digest: hashlib._Hash, column: Column, shard_rows: Int64
             first, last = (
                 int.from_bytes(where.read(at + 8 * row, 8), "little") for row in (0, rows)
             )
-            # Nobody has checked the bounds yet.
+            # The bounds are not checked yet.
             last = min(last, int(bounds.totals[shard]))
             first = min(first, last)
             start, size = start + first * column.row_bytes, (last - first) * column.row_bytes

@@ -1,4 +1,4 @@
-"""Height and width of encoded images, where they are stored beside them."""
+"""Height and width of encoded images, if they are stored with them."""
 
 from __future__ import annotations
 

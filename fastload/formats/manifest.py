@@ -99,7 +99,7 @@ class Leftover:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What `fastload.json` says.
+    """Content of `fastload.json`.
 
     Attributes:
         rows: Samples of the dataset.

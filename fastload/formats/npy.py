@@ -29,7 +29,7 @@ _NAMELESS = re.compile(r"[|<>]V([12])|[|<]f(1)")
 
 @dataclass(frozen=True)
 class Header:
-    """What a `.npy` file says of itself, and the byte where its data starts.
+    """Header of a `.npy` file, and the offset of its data.
 
     Attributes:
         dtype: Of the numbers as they lie in the file.
@@ -53,7 +53,7 @@ class Header:
 
 
 class Readable(Protocol):
-    """What headers are read from: a file, or a member of an archive."""
+    """A file, or a member of an archive, from which a header is read."""
 
     @property
     def path(self) -> str:
@@ -61,7 +61,7 @@ class Readable(Protocol):
 
     @property
     def size_bytes(self) -> int:
-        """Of all of it."""
+        """Size in bytes, header included."""
 
     def read(self, offset: int, size_bytes: int) -> bytes:
         """Bytes of it, fewer at its end."""
@@ -123,7 +123,7 @@ def read_header(source: Readable, meaning: str | None = None) -> Header:
         )
     if size > expected and source.read(expected, len(MAGIC)) == MAGIC:
         raise FormatError(
-            f"{path}: a second array begins at byte {expected}, which is not read; write each to a "
+            f"{path}: a second array starts at byte {expected}, which is not read; write each to a "
             "file of its own, or all as one array"
         )
     return Header(dtype, fortran, shape, data_offset, meaning)

@@ -112,7 +112,7 @@ def _group(folder: str, shards: Shards) -> Group:
 
 
 def incomplete(folder: str) -> str:
-    """What to know about a folder that was begun and has no manifest yet."""
+    """Describes a folder of an unfinished task, which has no manifest yet."""
     task, progress, resume = "pack", "", "--resume (resume=True) continues it, "
     try:
         refuse_pipe(os.path.join(folder, WORK_FOLDER, PLAN))

@@ -102,7 +102,7 @@ def read_header(source: FileSource, takes: Callable[[str], bool] = _takes_all) -
 
     Raises:
         FormatError: the file is truncated or has bytes behind its last tensor; the header is no
-            JSON of the right shape, or its tensors do not tile the data without gap or overlap.
+            JSON of the right shape, or its tensors do not tile the data without hole or overlap.
     """
     path, size = source.path, source.size_bytes
     start = source.read(0, 8)

@@ -62,7 +62,7 @@ _MARKS: tuple[tuple[str, int, tuple[bytes, ...]], ...] = (
 
 
 def signature(source: FileSource) -> str | None:
-    """What a file is by its first bytes, such as "a gzip file"; None if they are of no known kind.
+    """Returns the type of a file by its first bytes, such as "a gzip file"; None if unknown.
 
     Raises:
         OSError: the file cannot be read.

@@ -46,7 +46,7 @@ def flatten(structure: Structure) -> list[Any]:
 
 
 def map_leaves(function: Callable[[Any], Any], structure: Structure) -> Structure:
-    """The same containers around `function(leaf)`, called depth first.
+    """Applies a function to all leaves, depth first; keeps the containers.
 
     Example:
         >>> map_leaves(str, {"x": 1, "y": (0, 2)})

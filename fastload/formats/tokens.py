@@ -142,7 +142,7 @@ def _find(paths: Paths) -> list[str]:
 
 
 def _data_path(path: str) -> str:
-    """The file that holds the tokens: of an index, the one beside it."""
+    """Returns the file of the tokens: for an index, the `.bin` file next to it."""
     return os.path.splitext(path)[0] + ".bin" if suffix(path) == ".idx" else path
 
 
@@ -215,7 +215,7 @@ def _read_megatron(data_path: str, index_path: str) -> TokenFile:
     wrong = np.flatnonzero(pointers != ends[:-1] * item_bytes)
     if len(wrong):
         raise FormatError(
-            f"{index}: sequence {wrong[0]} begins at byte {pointers[wrong[0]]}, not where the one "
+            f"{index}: sequence {wrong[0]} starts at byte {pointers[wrong[0]]}, not where the one "
             f"before it ends, byte {ends[wrong[0]] * item_bytes}; such files are not read in place"
         )
     count = int(ends[-1])

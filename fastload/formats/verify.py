@@ -29,7 +29,7 @@ _MOST_THREADS = 8
 
 @dataclass(frozen=True)
 class VerifyReport:
-    """What was found.
+    """Result of a verification.
 
     Attributes:
         path: As given, absolute.
@@ -53,7 +53,7 @@ class VerifyReport:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing was found."""
+        """True if no problem was found."""
         return not self.problems
 
 

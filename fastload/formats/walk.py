@@ -30,8 +30,8 @@ class Entry(NamedTuple):
         path: Below the folder that was walked.
         what: "" for a regular file; else "a pipe", "a socket", "a device", `LINK_ABOVE`, or
             `BROKEN_LINK` and the reason.
-        hidden: It, or a folder on its path, has a name that begins with a dot, or it is a file
-            that an operating system leaves behind.
+        hidden: True if its name, or that of a folder on its path, starts with a dot, or if it is a
+            file that operating systems create.
     """
 
     path: str
@@ -149,7 +149,7 @@ def data_files(folder: str, *suffixes: str) -> list[str]:
 
 
 def is_split(name: str) -> bool:
-    """Whether a folder has a name as parts of datasets have, such as "train"."""
+    """Returns True if a folder is named like a split of a dataset, such as "train"."""
     return _SPLIT.fullmatch(name) is not None
 
 

@@ -170,7 +170,7 @@ def test_a_second_array_in_a_file_is_not_left_out_silently(tmp_path: Path) -> No
         end = file.tell()
         np.save(file, np.arange(4))
     for act in (fastload.open, lambda path: fastload.pack(path, tmp_path / "out")):
-        with pytest.raises(FormatError, match=f"a second array begins at byte {end}"):
+        with pytest.raises(FormatError, match=f"a second array starts at byte {end}"):
             act(tmp_path / "x.npy")
 
 

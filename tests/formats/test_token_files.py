@@ -122,7 +122,7 @@ def test_damaged_megatron_files(tmp_path: Path) -> None:
         (index_of("uint16", [2, 3], [0, 2], change=(17, b"\x63")), "dtype code 99"),
         (index_of("uint16", [2, 3], [0, 2], change=(18, b"\xff" * 8)), "18446744073709551615"),
         (index_of("uint16", [-2, 7], [0, 2]), "sequence 0 has a negative length"),
-        (index_of("uint16", [2, 3], [0, 2], change=(50, b"\2")), "sequence 1 begins at byte 2"),
+        (index_of("uint16", [2, 3], [0, 2], change=(50, b"\2")), "sequence 1 starts at byte 2"),
         (index_of("uint16", [2, 4], [0, 2]), "has 10 bytes, .* 6 uint16 tokens, 12 bytes"),
         (index_of("uint16", [2, 2], [0, 2]), "has 10 bytes, .* 4 uint16 tokens, 8 bytes"),
         (index_of("uint16", [2, 3], [0, 1]), "the documents do not go upwards"),

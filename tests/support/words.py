@@ -1,7 +1,6 @@
 """Finds words that the glossary of docs/design.md replaces; a program that lists them.
 
 python tests/support/words.py [FOLDER ...]   # lists the places
-python tests/support/words.py --update       # lowers the numbers in words_left.txt
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import io
 import re
 import sys
 import tokenize
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -30,7 +28,6 @@ BANNED = re.compile(
 OPENING = re.compile(r"(?:What|Whether|Of|The same)\b")
 FOLDERS = ("fastload", "csrc", "docs", "examples", "benchmarks")
 PAGES = ("README.md", "CONTRIBUTING.md")
-LEFT = ROOT / "tests/repo/words_left.txt"
 
 # Code and quotations are not prose.
 _CODE = re.compile(r"```.*?(?:```|\Z)|``[^`]*``|`[^`]*`", re.DOTALL)
@@ -51,10 +48,6 @@ class Finding(NamedTuple):
     line: int
     text: str
     is_opening: bool
-
-    @property
-    def folder(self) -> str:
-        return str(Path(self.path).parent)
 
 
 def find(path: str, text: str) -> Iterator[Finding]:
@@ -78,27 +71,6 @@ def findings(root: Path = ROOT) -> list[Finding]:
     for path in paths:
         found += find(str(path.relative_to(root)), path.read_text())
     return found
-
-
-def counted(found: list[Finding]) -> dict[str, tuple[int, int]]:
-    """Returns, by folder, the numbers of banned words and of banned openings."""
-    numbers = Counter((finding.folder, finding.is_opening) for finding in found)
-    folders = sorted({folder for folder, _ in numbers})
-    return {folder: (numbers[folder, False], numbers[folder, True]) for folder in folders}
-
-
-def left() -> dict[str, tuple[int, int]]:
-    """Returns the numbers that words_left.txt allows; none without the file."""
-    if not LEFT.exists():
-        return {}
-    rows = [line.split() for line in LEFT.read_text().splitlines() if line[:1].strip("#")]
-    return {folder: (int(words), int(openings)) for folder, words, openings in rows}
-
-
-def table(numbers: dict[str, tuple[int, int]]) -> str:
-    """Returns the text of words_left.txt; the blank lines keep parallel changes from colliding."""
-    head = "# folder, banned words, docstrings with a banned opening (see tests/support/words.py)\n"
-    return head + "".join(f"\n{name} {words} {opens}\n" for name, (words, opens) in numbers.items())
 
 
 def _python(source: str) -> Iterator[tuple[int, str, bool]]:
@@ -165,16 +137,7 @@ def _blank(match: re.Match[str]) -> str:
 
 
 def main(arguments: list[str]) -> None:
-    found = findings()
-    if "--update" in arguments:
-        allowed = left()
-        for folder, (words, opens) in counted(found).items():
-            most = allowed.get(folder, (words, opens) if not allowed else (0, 0))
-            if words > most[0] or opens > most[1]:
-                sys.exit(f"{folder}: {words} words and {opens} openings, more than {most}")
-        LEFT.write_text(table(counted(found)))
-        return
-    for path, line, text, is_opening in found:
+    for path, line, text, is_opening in findings():
         if not arguments or any(path.startswith(folder) for folder in arguments):
             sys.stdout.write(f"{path}:{line}: {'opens with: ' if is_opening else ''}{text}\n")
 
