@@ -18,7 +18,7 @@ from fastload.formats.structure import Structure, flatten, from_json, to_json
 
 VERSION = 1
 
-MOST_LEFTOVER_PATHS = 100
+MAX_LEFTOVER_PATHS = 100
 
 _GROUP_KEYS = frozenset(["fields", "file", "rows", "bytes", "crc32c", "totals"])
 _HEX_DIGITS = frozenset("0123456789abcdef")
@@ -88,7 +88,7 @@ class Leftover:
     Attributes:
         reason: Why they were not read.
         count: How many there are.
-        paths: Of the first `MOST_LEFTOVER_PATHS` of them, below the input folder; members of an
+        paths: Of the first `MAX_LEFTOVER_PATHS` of them, below the input folder; members of an
             archive behind its name.
     """
 
@@ -216,7 +216,7 @@ def merged_leftovers(parts: Iterable[Leftover]) -> tuple[Leftover, ...]:
     merged: dict[str, Leftover] = {}
     for of in parts:
         before = merged.get(of.reason, Leftover(of.reason, 0, ()))
-        paths = (*before.paths, *of.paths)[:MOST_LEFTOVER_PATHS]
+        paths = (*before.paths, *of.paths)[:MAX_LEFTOVER_PATHS]
         merged[of.reason] = Leftover(of.reason, before.count + of.count, paths)
     return tuple(merged.values())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastload.errors import FormatError
 from fastload.formats.columns import FileSource
 
-_LONGEST = 320  # bytes that are read: tar has its mark at byte 257
+_MAX_START_BYTES = 320  # bytes that are read: tar has its mark at byte 257
 
 # What a file is, the byte where its mark lies, and the marks. Short ones: `_checked_further`.
 _MARKS: tuple[tuple[str, int, tuple[bytes, ...]], ...] = (
@@ -67,7 +67,7 @@ def signature(source: FileSource) -> str | None:
     Raises:
         OSError: the file cannot be read.
     """
-    start = source.read(0, _LONGEST)
+    start = source.read(0, _MAX_START_BYTES)
     for what, offset, marks in _MARKS:
         if start[offset:].startswith(marks):
             return what

@@ -24,7 +24,7 @@ from fastload.formats.safetensors import read_header
 from fastload.formats.shard import shard_layout
 from fastload.formats.walk import data_files
 
-_MOST_THREADS = 8
+_MAX_THREADS = 8
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ def _verify_plain(where: str | list[str], dtype: Any, shape: Any) -> VerifyRepor
 
 
 def _thread_count() -> int:
-    return min(_MOST_THREADS, len(os.sched_getaffinity(0)))
+    return min(_MAX_THREADS, len(os.sched_getaffinity(0)))
 
 
 def _check(

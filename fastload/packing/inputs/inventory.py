@@ -16,7 +16,7 @@ from typing import Any
 
 from fastload.errors import FormatError
 from fastload.formats.files import file_source
-from fastload.formats.manifest import MOST_LEFTOVER_PATHS, Leftover
+from fastload.formats.manifest import MAX_LEFTOVER_PATHS, Leftover
 from fastload.formats.walk import (
     BROKEN_LINK,
     Entry,
@@ -351,7 +351,7 @@ class Inventory:
 
     def _note(self, path: str, reason: str) -> None:
         count, paths = self._left.get(reason, (0, []))
-        if count < MOST_LEFTOVER_PATHS:
+        if count < MAX_LEFTOVER_PATHS:
             paths.append(path)
         self._left[reason] = count + 1, paths
 

@@ -19,7 +19,7 @@ from fastload.packing.inputs.tables import Unit
 from fastload.packing.inputs.text_encoding import Utf8Check
 
 _BLOCK_BYTES = 1 << 20
-_LONGEST_ROW = 256 << 20
+_MAX_ROW_BYTES = 256 << 20
 _QUOTE, _NEWLINE, _RETURN = b'"\n\r'
 _INSIDE_A_FIELD = ord("x")
 
@@ -158,10 +158,10 @@ class CsvText:
                 yield Unit(path, 0, 0, 0, offset, size), rows
             del content[:size]
             offset += size
-            if len(content) > _LONGEST_ROW:  # else all that is left of the file would be held
+            if len(content) > _MAX_ROW_BYTES:  # else all that is left of the file would be held
                 what = "a quote that is never closed" if scanner.is_open else "no newline"
                 raise FormatError(
-                    f"{self.line(path, offset)}: a row of more than {_LONGEST_ROW >> 20} MiB, or "
+                    f"{self.line(path, offset)}: a row of more than {_MAX_ROW_BYTES >> 20} MiB, or "
                     f"{what}"
                 )
 

@@ -37,7 +37,7 @@ _SUFFIXES = (".h5", ".hdf5", ".hdf")
 _MAGIC = b"\x89HDF\r\n\x1a\n"
 _MEAN_ROWS = 64
 _READ_BYTES = 1 << 20
-_MOST_CACHED_BYTES = 256 << 20  # of adjacent chunks
+_MAX_CACHED_BYTES = 256 << 20  # of adjacent chunks
 _CHUNK_SLOTS = 10007  # some times the chunks that are kept, and prime
 
 
@@ -129,7 +129,7 @@ class _Opened:
                 chunk = math.prod(found.chunks) * found.dtype.itemsize
                 beside = zip(found.shape[1:], found.chunks[1:], strict=True)
                 count = math.prod(-(-length // own) for length, own in beside)
-                cached = max(min(count * chunk, _MOST_CACHED_BYTES), chunk, _READ_BYTES)
+                cached = max(min(count * chunk, _MAX_CACHED_BYTES), chunk, _READ_BYTES)
                 access = self._h5py.h5p.create(self._h5py.h5p.DATASET_ACCESS)
                 access.set_chunk_cache(_CHUNK_SLOTS, cached, 0.75)
                 del found  # while it is open, its cache stays as it is

@@ -23,9 +23,9 @@ from fastload.packing.inputs.records import Records, RecordsSource, open_records
 from fastload.packing.inputs.wanted import ALL, Wanted
 
 _DATA = "data.mdb"
-_LONGEST_NAME = 100
-_MOST_DATABASES = 128  # that can be open; each costs a transaction some memory
-_MOST_SHOWN = 20
+_MAX_NAME_CHARS = 100
+_MAX_DATABASES = 128  # that can be open; each costs a transaction some memory
+_MAX_SHOWN = 20
 _DEEPEST, _NO_PAGE = 32, 2**64 - 1
 # How an environment describes a database in it.
 _DATABASE = np.dtype(
@@ -82,7 +82,7 @@ class Entries(Records):
 
     def name(self, row: int) -> str:
         """The key."""
-        return f"key {self.keys[row]!r}"[:_LONGEST_NAME]
+        return f"key {self.keys[row]!r}"[:_MAX_NAME_CHARS]
 
     def take(self, rows: Int64Array) -> Entries:
         """The entries at `rows`."""
@@ -117,7 +117,7 @@ def _opened(path: str, opening: str, database: str | None) -> _Opened:
         lock=False,
         readahead=False,
         create=False,
-        max_dbs=_MOST_DATABASES,
+        max_dbs=_MAX_DATABASES,
     )
     try:
         _check_size(path, environment)
@@ -172,7 +172,7 @@ def _check_databases(
     names = list(map(_shown, named))
     if named and database is None:
         raise FormatError(
-            f"{inventory.path}: holds named databases: {', '.join(names[:_MOST_SHOWN])}; "
+            f"{inventory.path}: holds named databases: {', '.join(names[:_MAX_SHOWN])}; "
             "--database NAME (database=) chooses one"
         )
     with opened.environment.begin() as transaction:
@@ -189,7 +189,7 @@ def _check_databases(
     with opened.environment.begin() as transaction, transaction.cursor() as cursor:
         for key in cursor.iternext(keys=True, values=False):
             if key not in known:
-                shown = f"{file}: key {key!r}"[:_LONGEST_NAME]
+                shown = f"{file}: key {key!r}"[:_MAX_NAME_CHARS]
                 inventory.leave(shown, "an entry outside of the chosen database")
 
 

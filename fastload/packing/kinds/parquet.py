@@ -15,7 +15,7 @@ from fastload.packing.inputs.wanted import ALL, Wanted
 from fastload.packing.kinds.arrow_schemas import check_same
 
 _READ_BYTES = 4 << 20  # of all columns
-_SMALLEST_READ, _LARGEST_READ = 32 << 10, 1 << 20
+_MIN_READ_BYTES, _MAX_READ_BYTES = 32 << 10, 1 << 20
 _SUFFIXES = (".parquet", ".pq")
 
 
@@ -96,7 +96,7 @@ def _open(path: str, columns: int = 1) -> Any:
     return parquet.ParquetFile(
         path,
         memory_map=False,
-        buffer_size=min(max(_READ_BYTES // max(columns, 1), _SMALLEST_READ), _LARGEST_READ),
+        buffer_size=min(max(_READ_BYTES // max(columns, 1), _MIN_READ_BYTES), _MAX_READ_BYTES),
         pre_buffer=False,  # else a whole row group is in memory before its first row is decoded
         page_checksum_verification=True,
     )

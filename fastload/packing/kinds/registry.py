@@ -73,7 +73,7 @@ OPTIONS: dict[str, Option] = {option.name: option for kind in KINDS for option i
 
 _BY_NAME = {kind.name: kind for kind in KINDS}
 _TABLES = (parquet.KIND, arrow.KIND, csv.KIND)  # that have columns in the names of folders
-_MOST_ENDINGS = 10
+_MAX_ENDINGS = 10
 _PREDOMINANT = 10  # times as many files as of the next kind: the others are strays
 _DATASET_NAME = re.compile(r"[^\W\d][\w.]*:[^\W\d][\w.]*")
 
@@ -209,7 +209,7 @@ def _kind_of_folder(inventory: Inventory) -> tuple[Kind, str]:
         endings = sorted({os.path.splitext(path)[1].lower() or path for path in inventory.paths})
         raise FileNotFoundError(
             f"{inventory.path}: no kind of input is a folder of files of such names "
-            f"({', '.join(endings[:_MOST_ENDINGS])}), and there are no class folders of images in "
+            f"({', '.join(endings[:_MAX_ENDINGS])}), and there are no class folders of images in "
             "it; docs/reference/packing.md lists what can be packed"
         )
     if not found and not inventory.folders:

@@ -15,7 +15,7 @@ KEY = "key"
 
 _BLOCK = 512
 _PIECE_BYTES = 1 << 20
-_MOST_LINKS = 40  # one behind the other, as Linux has it
+_MAX_LINKS = 40  # one behind the other, as Linux has it
 
 Place = tuple[int, int]
 """Offset and size of some content in an archive."""
@@ -135,7 +135,7 @@ class _Links:
             FormatError: there is none in the archive.
         """
         target = member
-        for _ in range(_MOST_LINKS):
+        for _ in range(_MAX_LINKS):
             if not (target.islnk() or target.issym()):
                 return target
             name = target.linkname

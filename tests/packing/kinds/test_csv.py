@@ -179,7 +179,7 @@ def test_a_stray_quote_does_not_hold_the_rest_of_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(csv_rows, "_BLOCK_BYTES", 1 << 16)
-    monkeypatch.setattr(csv_rows, "_LONGEST_ROW", 1 << 20)
+    monkeypatch.setattr(csv_rows, "_MAX_ROW_BYTES", 1 << 20)
     own, looked_at = csv_rows.RowScanner.ends, []
 
     def counted(scanner: Any, content: bytes, **options: Any) -> Any:
