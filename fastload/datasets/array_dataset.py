@@ -49,7 +49,7 @@ class ArrayDataset(Dataset):
 
     __module__ = "fastload"
 
-    _addresses: tuple[tuple[Any, int], ...] = ()  # where the memory of each tensor was
+    _addresses: tuple[tuple[Any, int], ...] = ()  # address of each tensor's memory at construction
 
     def __init__(self, arrays: Any, io: str = "auto") -> None:
         if not isinstance(io, str):  # a second array

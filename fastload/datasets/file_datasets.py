@@ -71,7 +71,7 @@ class Dataset:
         self._table: tuple[int, _core.Table] | None = None
 
     def _reopen(self) -> Extents:
-        """Where the samples lie, found out again in another process."""
+        """Returns the extents, read again in the process that unpickles the dataset."""
         raise TypeError(f"{type(self).__name__} cannot be pickled: it does not say how to open it")
 
     def __getstate__(self) -> dict[str, Any]:
@@ -100,24 +100,24 @@ class Dataset:
 
     @property
     def fields(self) -> tuple[Field, ...]:
-        """Name, dtype and shape of each array of a sample, as the structure numbers them."""
+        """Name, dtype and shape of each array of a sample, in the order of `structure`."""
         return self.extents.fields
 
     @property
     def structure(self) -> Structure:
-        """The containers of a sample around the numbers of its fields."""
+        """Containers of a sample, with field numbers as leaves."""
         return self.extents.structure
 
     @property
     def fingerprint(self) -> str:
-        """A hash of the content; see `Extents.fingerprint`."""
+        """Hash of the content; see `Extents.fingerprint`."""
         return self.extents.fingerprint()
 
     def __len__(self) -> int:
         return self.extents.rows
 
     def __getitem__(self, index: Any) -> Any:
-        """The sample at an integer, or a list of the samples that a slice, list or array selects.
+        """Returns the sample at an integer, or a list of samples for a slice, list or array.
 
         Negative integers count from the end. Arrays and lists hold integers, or booleans: one for
         each sample. The arrays of samples are the caller's own.
@@ -149,7 +149,7 @@ class Dataset:
         return FetchedSamples(self._samples(indices), indices)
 
     def column(self, name: str) -> Any:
-        """The values of one field in all samples; no other field is read.
+        """Returns the values of one field in all samples; no other field is read.
 
         Args:
             name: As in `fields`: keys, positions and names of namedtuples joined by dots, such as
@@ -178,7 +178,7 @@ class Dataset:
         return columns.read_column(self.extents, name, self.io)
 
     def lengths(self, name: str) -> Int64Array:
-        """The length of one field in each sample: int64 (samples,).
+        """Returns the length of one field in each sample: int64 (samples,).
 
         Args:
             name: As for `column`.
@@ -205,7 +205,7 @@ class Dataset:
         return [self._build_sample(sample) for sample in zip(*leaves, strict=True)]
 
     def _gather(self, rows: Int64Array, shape: tuple[int, ...]) -> list[Any]:
-        """Each field: an array of `shape` rows, or a list of the samples of a ragged one."""
+        """Gathers each field: an array with leading axes `shape`, or a list for a ragged field."""
         table, fields = self.table, self.fields
         lengths = [table.lengths(n, rows) if f.ragged else None for n, f in enumerate(fields)]
         columns = [

@@ -9,7 +9,7 @@ import numpy as np
 
 
 def selected(index: Any, length: int) -> Sequence[Any] | None:
-    """The indices that a slice, list, range or array selects; None for any other index.
+    """Returns the indices that a slice, list, range or array selects; None for any other index.
 
     Integers are returned as given: negative or out of range. Booleans are a mask with one entry
     per sample.

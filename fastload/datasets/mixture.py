@@ -114,7 +114,7 @@ class Mixture:
 
     @property
     def index_map(self) -> _core.Mixture:
-        """From indices to samples, for the core."""
+        """Map from indices to samples for the core."""
         return self._map
 
     def __getstate__(self) -> dict[str, Any]:
@@ -128,7 +128,7 @@ class Mixture:
         return self._length
 
     def __getitem__(self, index: Any) -> Any:
-        """The sample at any index >= 0, of any epoch; -1 is the last one of the first epoch.
+        """Returns the sample at any index >= 0; -1 is the last sample of the first epoch.
 
         A slice of the first epoch, a list or an array selects a list of samples, as for datasets.
 
@@ -147,7 +147,7 @@ class Mixture:
         return FetchedSamples(self._samples(indices), indices)
 
     def column(self, name: str) -> Any:
-        """The values of one field in the samples of the first epoch, copied; see `Dataset.column`.
+        """Returns a copy of one field in the samples of the first epoch; see `Dataset.column`.
 
         Raises:
             TypeError: a dataset has no columns.
@@ -157,7 +157,7 @@ class Mixture:
         return self._merged(self._columns("column", name), name)
 
     def lengths(self, name: str) -> Int64Array:
-        """The length of one field in each sample of the first epoch; see `Dataset.lengths`.
+        """Returns the length of one field in each sample of the first epoch; see `Dataset.lengths`.
 
         Raises:
             TypeError: a dataset has no columns.
@@ -174,7 +174,7 @@ class Mixture:
         return [getattr(dataset, method)(name) for dataset in self.datasets]
 
     def _merged(self, columns: list[Any], name: str) -> Any:
-        """The values of all datasets in the order of the first epoch."""
+        """Merges the values of all datasets in the order of the first epoch."""
         sources, samples = self.sources(range(len(self)))
         if all(isinstance(values, list) for values in columns):
             pairs = zip(sources.tolist(), samples.tolist(), strict=True)
@@ -207,11 +207,11 @@ class Mixture:
         return found
 
     def __iter__(self) -> Iterator[Any]:
-        """The samples of the first epoch."""
+        """Iterates over the samples of the first epoch."""
         return map(self.__getitem__, range(len(self)))
 
     def sources(self, indices: Sequence[int]) -> tuple[Int64Array, Int64Array]:
-        """Where samples come from.
+        """Returns the dataset of each sample, and its index there.
 
         Args:
             indices: Of samples, (n,), as for `mixture[index]`.
@@ -226,7 +226,7 @@ class Mixture:
         return self._map.locate(self._checked(indices))
 
     def counts(self, epoch: int = 0) -> Int64Array:
-        """Samples of each dataset in an epoch: int64, (number of datasets,).
+        """Returns the number of samples of each dataset in an epoch: int64, (number of datasets,).
 
         Raises:
             IndexError: the epoch reaches beyond index 2**62.
@@ -281,7 +281,7 @@ def _sizes(datasets: list[Any]) -> list[int]:
 
 
 def _integer_weights(weights: Any) -> list[int]:
-    """The weights as integers in the same proportions, their sum at most 2**62.
+    """Returns the weights as integers in the same proportions, with a sum of at most 2**62.
 
     If it had to be more, each is rounded, those above 0 to no less than 1.
     """
@@ -324,7 +324,7 @@ def _checked_int(name: str, value: Any, least: int, end: int) -> int | None:
 
 
 def _check_names(datasets: list[Any]) -> None:
-    """Refuses samples of which default_collate makes no batch, where that is certain."""
+    """Raises ValueError for fields that default_collate certainly cannot batch."""
     names: dict[int, list[str]] = {}
     for number, dataset in enumerate(datasets):
         reads = getattr(type(dataset), "__getitem__", None) is Dataset.__getitem__

@@ -1,4 +1,4 @@
-"""Which datasets the core can read by itself."""
+"""Detection of the datasets that the core can read without Python."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from fastload.formats.extents import Extents
 
 
 class NotNative(Exception):
-    """Only Python can load a dataset; the message says which part of it and why."""
+    """Error for a dataset that only Python can load; the message names the part and the reason."""
 
 
 def native_extents(dataset: Any) -> Extents | None:
-    """Where the samples of a dataset lie, or None if only Python can load them.
+    """Returns the extents of a dataset, or None if only Python can load it.
 
     Types count exactly: a subclass may do anything. What the dataset holds is read at each call,
     because the user may have replaced it; files are not touched.
@@ -40,7 +40,7 @@ def native_extents(dataset: Any) -> Extents | None:
 
 
 def why_only_python(dataset: Any) -> str | None:
-    """Why only Python can load the samples of a dataset; None if the core can."""
+    """Returns why only Python can load a dataset, or None if the core can."""
     try:
         _read(dataset, "dataset")
     except NotNative as reason:
@@ -59,7 +59,7 @@ def holds_native_kinds(dataset: Any) -> bool:
 
 
 def _read(dataset: Any, where: str) -> Extents:
-    """Where the samples of a dataset lie.
+    """Returns the extents of a dataset.
 
     Args:
         dataset: The dataset.
@@ -117,7 +117,7 @@ def _from_tensors(dataset: TensorDataset, where: str) -> Extents:
             if type(tensor) is not torch.Tensor or tensor.ndim == 0:
                 raise TypeError(type(tensor))
             array, dtype = arrays.tensor_array(tensor, str(number))
-        except (TypeError, RuntimeError) as error:  # RuntimeError: no memory that numpy could see
+        except (TypeError, RuntimeError) as error:  # RuntimeError: no memory for numpy
             reason = _why_not_plain(tensor, error)
             raise NotNative(f"{where}.tensors[{number}] {reason}") from None
         parts.append(arrays.read_extents(array, str(number), dtype))
@@ -171,7 +171,7 @@ def _from_subset(dataset: Subset[Any], where: str) -> Extents:
 def _from_concat(dataset: ConcatDataset[Any], where: str) -> Extents:
     datasets: list[Any] = dataset.datasets
     if list(itertools.accumulate(map(len, datasets))) != dataset.cumulative_sizes:
-        # torch goes by the lengths of old.
+        # torch uses the lengths at construction.
         raise NotNative(f"a part of {where} has another length than when {where} was made")
     # Empty parts deliver nothing, so they need not agree with the others.
     filled = [n for n, part in enumerate(datasets) if len(part)] or list(range(len(datasets)))[:1]

@@ -131,7 +131,7 @@ class TokenDataset(Dataset):
 
     @property
     def shortage(self) -> str | None:
-        """Why there are no windows, where there are none."""
+        """Returns the reason why there are no windows, or None if there are any."""
         if len(self) or self.seq_len is None:
             return None
         longest = max(self._files, key=lambda file: file.count)
@@ -158,7 +158,7 @@ def _positive(name: str, value: Any) -> int:
 
 
 def _bounds(files: Sequence[TokenFile], documents: Any, *, several: bool) -> list[Int64Array]:
-    """Where the documents of each file begin."""
+    """Returns the offsets of the documents of each file, in tokens."""
     if documents is True:
         bounds = [file.documents for file in files]
         for file, known in zip(files, bounds, strict=True):

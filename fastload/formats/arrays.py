@@ -20,7 +20,7 @@ from fastload.formats.fields import DTYPES, Field
 
 @functools.cache
 def number_kind(dtype: np.dtype[Any]) -> tuple[str, str | None] | None:
-    """The field's dtype and meaning of numpy's numbers in any byte order; None of what is none.
+    """Returns a field's dtype and meaning for a numpy dtype, or None if it is not a plain number.
 
     Example:
         >>> number_kind(np.dtype(">f4")), number_kind(np.dtype("M8[s]"))
@@ -33,12 +33,12 @@ def number_kind(dtype: np.dtype[Any]) -> tuple[str, str | None] | None:
 
 
 def described(dtype: np.dtype[Any]) -> str:
-    """A dtype as messages name it; numpy's own codes say nothing of the dtypes of ml_dtypes."""
+    """Returns the name of a dtype for messages; numpy's codes do not identify ml_dtypes' dtypes."""
     return repr(dtype.name if dtype.isbuiltin == 2 else dtype.str)
 
 
 def number_field(name: str, dtype: np.dtype[Any], shape: Sequence[int]) -> Field:
-    """The field of arrays of a numpy dtype, in any byte order. Dates and times are int64.
+    """Returns the field for arrays of a numpy dtype in any byte order. Dates and times are int64.
 
     Args:
         name: Of the field.
@@ -58,7 +58,7 @@ def number_field(name: str, dtype: np.dtype[Any], shape: Sequence[int]) -> Field
 
 
 def readable(array: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
-    """The array itself; a copy if it is big-endian, for other arrays are read in place.
+    """Returns the array, or a little-endian copy of a big-endian one; others are read in place.
 
     Raises:
         TypeError: a masked array or a dtype that is not one of plain numbers.
@@ -78,7 +78,7 @@ def readable(array: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
 
 
 def read_extents(array: npt.NDArray[Any], name: str, dtype: str | None = None) -> Extents:
-    """The samples along the first axis of a `readable` array. A sample is bare, field `name`.
+    """Returns the samples along the first axis of a `readable` array. A sample is a bare array.
 
     Args:
         array: Of shape (samples, ...); later writes to it are seen.
@@ -106,13 +106,13 @@ def read_extents(array: npt.NDArray[Any], name: str, dtype: str | None = None) -
 
 
 def _reach(array: npt.NDArray[Any]) -> tuple[int, int]:
-    """Bytes from the first number of an array to its lowest byte, and behind its highest one."""
+    """Returns the byte offsets of an array's lowest byte and of its end, from its first number."""
     ends = [(n - 1) * stride for n, stride in zip(array.shape, array.strides, strict=True)]
     return sum(min(end, 0) for end in ends), sum(max(end, 0) for end in ends) + array.itemsize
 
 
 def rows_are_blocks(shape: tuple[int, ...], strides: tuple[int, ...], item_bytes: int) -> bool:
-    """Tells whether each row is contiguous and the rows follow each other upwards in memory."""
+    """Returns True if each row is contiguous and rows have ascending addresses."""
     if 0 in shape:
         return True
     expected = item_bytes
@@ -124,13 +124,13 @@ def rows_are_blocks(shape: tuple[int, ...], strides: tuple[int, ...], item_bytes
 
 
 def is_tensor(value: object) -> bool:
-    """Tells whether `value` is a torch tensor, without importing torch."""
+    """Returns True if `value` is a torch tensor, without importing torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 
 
 def tensor_array(tensor: Any, name: str) -> tuple[npt.NDArray[Any], str]:
-    """An array over the memory of a CPU tensor, and the name of the tensor's dtype.
+    """Returns an array over the memory of a CPU tensor, and the name of the tensor's dtype.
 
     Raises:
         TypeError: a tensor on another device, sparse, quantized, that requires a gradient or of a
@@ -154,7 +154,7 @@ def tensor_array(tensor: Any, name: str) -> tuple[npt.NDArray[Any], str]:
 
 @dataclass(frozen=True)
 class MappedFile:
-    """An array that lies in a file, as a pickle carries it.
+    """Location of an array in a file, stored in pickles instead of the values.
 
     Attributes:
         path: Of the file.
@@ -181,11 +181,11 @@ class MappedFile:
 
 
 def mapped_file(array: npt.NDArray[Any]) -> MappedFile | None:
-    """The file behind a `readable` view of a memmap; None if there is none or it may differ."""
+    """Returns the file of a `readable` view of a memmap, or None if its content may differ."""
     owner: Any = array
     while isinstance(owner, np.ndarray) and not isinstance(owner, np.memmap):
         owner = owner.base
-    # A copy-on-write map may hold what its file does not.
+    # The values of a copy-on-write map may differ from those of its file.
     if not isinstance(owner, np.memmap) or owner.filename is None or owner.mode == "c":
         return None
     held: Any = owner._mmap  # type: ignore[attr-defined]

@@ -22,7 +22,7 @@ _CHUNK_BYTES = 1 << 26  # of text or bytes that are gathered at once
 
 
 def read_column(extents: Extents, name: str, io: str) -> Any:
-    """The values of a field; see `Dataset.column`."""
+    """Returns the values of a field; see `Dataset.column`."""
     alone = _alone(extents, name)
     group, column = alone.groups[0], alone.columns[0]
     field, table = column.field, alone.build(io)
@@ -41,7 +41,7 @@ def read_column(extents: Extents, name: str, io: str) -> Any:
 
 
 def read_lengths(extents: Extents, name: str, io: str) -> Int64Array:
-    """The length of each sample of a field; see `Dataset.lengths`."""
+    """Returns the length of each sample of a field; see `Dataset.lengths`."""
     alone = _alone(extents, name)
     field = alone.fields[0]
     if field.ragged:
@@ -52,7 +52,7 @@ def read_lengths(extents: Extents, name: str, io: str) -> Int64Array:
 
 
 def _alone(extents: Extents, name: str) -> Extents:
-    """The extents of one field, whose samples are bare.
+    """Returns the extents of one field; a sample is then a bare array.
 
     Raises:
         ValueError: there is no such field, or there are several.
@@ -74,7 +74,7 @@ def _alone(extents: Extents, name: str) -> Extents:
 
 
 class _Memory:
-    """Memory as numpy reads it, with the object that keeps it alive."""
+    """Array interface to memory, with the object that keeps the memory alive."""
 
     def __init__(self, owner: object, interface: dict[str, Any]) -> None:
         self.owner = owner
@@ -82,10 +82,10 @@ class _Memory:
 
 
 def _view(group: Group, column: Column, table: _core.Table) -> npt.NDArray[Any] | None:
-    """A read-only array over the memory or mapped file that holds all rows; None if none does."""
+    """Returns a read-only array over all rows in memory or a mapped file, or None."""
     shards = np.flatnonzero(group.shard_rows)
     field = column.field
-    # Tensors cannot be read-only, and what is cast on the way lies nowhere.
+    # Tensors cannot be read-only, and the values of a column that is cast are not stored.
     stored_elsewhere = column.stored is not None or field.storage.name != field.dtype
     if len(shards) != 1 or group.index_map is not None or stored_elsewhere or not field.row_bytes:
         return None
@@ -96,7 +96,7 @@ def _view(group: Group, column: Column, table: _core.Table) -> npt.NDArray[Any] 
     else:
         lazy = source.blocks is not None and source.blocks.lazy
         if lazy or field.dtype == "bool" or not _is_whole(source):
-            return None  # copied with the checks of every read; other bytes than 0 and 1 become 1
+            return None  # copied: the core checks every read, and maps bool bytes to 0 and 1
         # The table numbers the files of its only column as they first appear.
         owner = table.mapping(list(dict.fromkeys(column.sources)).index(source))
         if owner is None:
@@ -124,7 +124,7 @@ def _is_whole(source: FileSource) -> bool:
 
 
 def viewed(array: npt.NDArray[Any], field: Field) -> Any:
-    """The array; a tensor if numpy has no dtype for it."""
+    """Returns the array, or a tensor if numpy lacks the dtype."""
     if field.storage.name == field.dtype:
         return array
     import torch
@@ -136,7 +136,7 @@ def viewed(array: npt.NDArray[Any], field: Field) -> Any:
 
 
 def _chunks(table: _core.Table) -> Iterator[Int64Array]:
-    """The rows, in runs of about 64 MiB of text or bytes."""
+    """Yields row ranges of about 64 MiB of text or bytes each."""
     ends = np.cumsum(table.lengths(0, np.arange(table.rows)))
     start = 0
     while start < table.rows:
@@ -156,7 +156,7 @@ def _strings(table: _core.Table, field: Field, rows: Int64Array) -> list[Any]:
 def ragged_samples(
     values: npt.NDArray[Any], field: Field, lengths: Int64Array, rows: Int64Array
 ) -> list[Any]:
-    """The samples of a ragged field whose elements follow each other.
+    """Splits the contiguous elements of a ragged field into samples.
 
     Args:
         values: The elements of all samples.

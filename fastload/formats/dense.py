@@ -1,4 +1,4 @@
-"""Extents of plain columns, each of which lies in one piece in its files."""
+"""Extents of plain columns, each contiguous in its file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def single_group(
     offsets: Sequence[Sequence[int]],
     structure: Any,
 ) -> Extents:
-    """Extents of densely packed columns, where each shard is one source.
+    """Returns the extents of densely packed columns, where each shard is one storage.
 
     Args:
         fields: One per column.

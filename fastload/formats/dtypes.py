@@ -1,4 +1,4 @@
-"""The one list of dtype names that every option takes, and arrays of dtypes that numpy lacks."""
+"""Names of dtypes, the same for all options, and arrays of dtypes that numpy lacks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _CODE = re.compile(r"[?biufc](1|2|4|8|16)?")  # numpy's, of kind and bytes
 
 
 def dtype_name(given: Any) -> str:
-    """The name of a dtype as the format spells it, one of `DTYPES`.
+    """Returns the name of a dtype in the file format, one of `DTYPES`.
 
     Args:
         given: A name of torch's or numpy's ("uint8", "torch.float32", "<f4"), a short one ("bf16",
@@ -53,7 +53,7 @@ def dtype_name(given: Any) -> str:
 
 
 def parse_dtype(given: Any) -> tuple[str, bool]:
-    """The name of a dtype as `dtype_name` returns it, and whether its numbers are big-endian.
+    """Returns the name of a dtype, see `dtype_name`, and True if its numbers are big-endian.
 
     Raises:
         ValueError: as `dtype_name`, but for byte orders.
@@ -99,7 +99,7 @@ def _unknown(given: Any) -> ValueError:
 
 
 def as_stored(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The array, or its bits as unsigned integers if its dtype is one of ml_dtypes' in `DTYPES`.
+    """Returns the array; one of an ml_dtypes dtype in `DTYPES` as a view of unsigned integers.
 
     numpy's own conversion to integers would change the values.
 

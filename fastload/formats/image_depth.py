@@ -11,7 +11,7 @@ _SIXTEEN_BITS = ("PNG", "PPM")  # whose images of Pillow's mode "I" have values 
 
 
 def in_8_bits(image: Any) -> Any:
-    """The image, with at most 8 bits per channel; those of 16-bit images are the upper 8 bits.
+    """Returns the image with at most 8 bits per channel: of 16-bit channels the upper 8 bits.
 
     Pillow cuts values above 255 to 255 when it converts 16-bit grey images, but takes the upper 8
     bits of 16-bit colours.

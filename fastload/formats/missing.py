@@ -1,4 +1,4 @@
-"""How many missing values a packed dataset had when it was packed, as its manifest says it."""
+"""Numbers of missing values that packing dropped or replaced, stored in the manifest."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class MissingCounts:
-    """How many samples had missing values.
+    """Numbers of samples with missing values.
 
     Attributes:
         dropped_rows: Samples that were left out.
@@ -25,7 +25,7 @@ class MissingCounts:
     filled: dict[str, int] = field(default_factory=dict)
 
     def __add__(self, other: MissingCounts) -> MissingCounts:
-        """The counts of both."""
+        """Returns the sums of the counts."""
         return MissingCounts(
             self.dropped_rows + other.dropped_rows,
             _sums(self.dropped, other.dropped),
@@ -33,12 +33,12 @@ class MissingCounts:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The keys of the manifest; without those that count nothing."""
+        """Returns the counts as manifest entries, without those that are 0."""
         return {key: count for key, count in asdict(self).items() if count}
 
     @classmethod
     def from_json(cls, entries: dict[str, Any]) -> MissingCounts:
-        """The counts of a manifest's entries.
+        """Reads the counts from the entries of a manifest.
 
         Raises:
             ValueError: they are no counts.

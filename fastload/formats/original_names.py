@@ -28,7 +28,7 @@ class Names(NamedTuple):
 
 
 def read_names(entries: Any, rows: int) -> tuple[Names, ...]:
-    """The entries of a manifest; none where no file is known.
+    """Reads the entries of a manifest; () if no names are known.
 
     Raises:
         ValueError: they are damaged.
@@ -51,7 +51,7 @@ def read_names(entries: Any, rows: int) -> tuple[Names, ...]:
 
 
 def joined_names(parts: Iterable[tuple[int, tuple[Names, ...]]]) -> tuple[Names, ...]:
-    """The names of datasets one after the other.
+    """Concatenates the names of several datasets.
 
     Args:
         parts: The rows of each, and its names; () where they are not known.
@@ -63,13 +63,13 @@ def joined_names(parts: Iterable[tuple[int, tuple[Names, ...]]]) -> tuple[Names,
 
 
 def next_number(names: Iterable[Names]) -> int:
-    """The number of the next file of names."""
+    """Returns the number of the next file of names."""
     found = (_NAME.fullmatch(of.file) for of in names if of.file)
     return max((int(match[1]) + 1 for match in found if match), default=0)
 
 
 def original_name(folder: str, names: Iterable[Names], row: int) -> str | None:
-    """The original file of the sample at a row of the dataset; None if it is not known.
+    """Returns the original file of the sample at a row of the dataset, or None if unknown.
 
     Raises:
         OSError, ValueError: the file of names cannot be read, or is damaged.

@@ -1,4 +1,4 @@
-"""Where a sample lies, in words for error messages."""
+"""Describes the location of a sample for error messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fastload.formats.original_names import original_name
 
 
 def described_place(extents: object, field: str, index: int) -> str:
-    """The file and row of a sample, and the original file where a packed dataset knows it.
+    """Describes the file and row of a sample, and its original file if a packed dataset stores it.
 
     Args:
         extents: The dataset; anything but `Extents` has no places.
@@ -53,7 +53,7 @@ def _described(extents: Extents, group: Group, column: Column, index: int) -> st
 
 
 def _original(path: str, row: int) -> str | None:
-    """The original file of a row of a shard; None if that cannot be found out."""
+    """Returns the original file of a row of a shard, or None if it cannot be determined."""
     folder, file = os.path.split(path)
     try:
         manifest = packed.read_manifest(folder)

@@ -19,7 +19,7 @@ from fastload.formats.walk import with_suffix
 
 
 def read_extents(paths: Paths, dtype: Any, shape: int | Sequence[int]) -> Extents:
-    """The samples of a raw file, or of a sequence of them. A sample is a bare array, field `data`.
+    """Reads one raw file or several. A sample is a bare array, field `data`.
 
     Args:
         paths: A file, a folder of `.bin` files (in natural order) or a sequence of files.

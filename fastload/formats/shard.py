@@ -1,4 +1,4 @@
-"""Shard profile 1: where everything lies in a shard, as a function of fields, rows and totals.
+"""Shard profile 1: the layout of a shard, as a function of its fields, rows and totals.
 
 A shard is a safetensors file whose columns are aligned and followed by checksums. Writer and
 reader both ask this module, so a shard of which the manifest tells these is opened without
@@ -47,7 +47,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the parts of a shard lie.
+    """Layout of one shard.
 
     Attributes:
         fields: The columns' fields.
@@ -74,7 +74,7 @@ class Layout:
     file_bytes: int
 
     def header(self, dataset: str, shard: int) -> bytes:
-        """The bytes before the data section.
+        """Returns the bytes before the data section.
 
         Args:
             dataset: The id of the dataset, 64 hexadecimal digits.
@@ -147,7 +147,7 @@ def shard_layout(fields: Sequence[Field], rows: int, totals: Sequence[int] = ())
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """A tensor of every shard: `counts` is its length in each, `shape` that of an item."""
+    """One tensor in all shards: `counts` is its length in each shard, `shape` that of an item."""
 
     name: str
     dtype: str
@@ -158,7 +158,7 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Places:
-    """Where everything lies in many shards; the arrays have an entry per shard.
+    """Layouts of many shards; the arrays have one entry per shard.
 
     Attributes:
         parts: The tensors by name, in the order of the file, and where they begin in the data
@@ -172,15 +172,15 @@ class Places:
     file_bytes: Int64Array
 
     def column(self, field: Field) -> Int64Array:
-        """The byte of the file where a column starts, or the values of a ragged field."""
+        """Returns the file offsets of a column, or of the values of a ragged field."""
         return self.data_start + self.parts[field.name + VALUES * field.ragged][1]
 
     def bounds(self, field: Field) -> Int64Array:
-        """The byte of the file where the offsets of a ragged field start."""
+        """Returns the file offsets of the bounds of a ragged field."""
         return self.data_start + self.parts[field.name + OFFSETS][1]
 
     def sizes(self, field: Field) -> Int64Array:
-        """The byte of the file where the sizes of the images of a field start."""
+        """Returns the file offsets of the image sizes of a field."""
         return self.data_start + self.parts[field.name + SIZES][1]
 
     def blocks(self) -> list[Blocks]:
@@ -232,13 +232,13 @@ def _counts(values: Sequence[int], most: int, what: str) -> Int64Array:
 
 
 def _parts(fields: Sequence[Field], rows: Int64Array, totals: Sequence[Int64Array]) -> list[Part]:
-    """The columns in the order of the file."""
+    """Returns the tensors of the columns in file order."""
     if len(totals) != sum(field.ragged for field in fields):
         raise ValueError(f"{len(totals)} totals, but not as many ragged fields")
     small, large, remaining = [], [], iter(totals)
     for field in fields:
         dtype, shape = field.dtype, field.shape
-        if dtype == "complex128":  # which safetensors lacks
+        if dtype == "complex128":  # safetensors lacks this dtype
             dtype, shape = "float64", (*shape, 2)
         kind = _TENSOR_DTYPES[dtype], shape, field.row_bytes
         if field.ragged:
@@ -259,7 +259,7 @@ def _header_bytes(
     placed: dict[str, tuple[Part, Int64Array]],
     data_bytes: Int64Array,
 ) -> Int64Array:
-    """The length of each shard's header text: of a text whose numbers are 0, and their digits."""
+    """Returns the header size of each shard: the text without its numbers, plus their digits."""
     metadata = _metadata(fields, 0, "0" * DATASET_ID_LENGTH, 0)
     length = len(_compact({"__metadata__": metadata})) - 2 + _digits(rows)
     end, pads = np.zeros_like(rows), np.zeros_like(rows)
@@ -283,7 +283,7 @@ def _digits(numbers: Int64Array) -> Int64Array:
 
 
 def _tiled(tensors: Sequence[Tensor], data_bytes: int) -> tuple[Tensor, ...]:
-    """The tensors with pads before and behind them, so that no byte belongs to none."""
+    """Inserts pads between the tensors, so that they cover the data section without holes."""
     tiles: list[Tensor] = []
     end = pads = 0
     for tensor in [*tensors, Tensor("", "", (), data_bytes, 0)]:

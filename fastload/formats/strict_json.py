@@ -1,4 +1,4 @@
-"""JSON as the standard has it: no NaN, no Infinity."""
+"""Standard JSON, without NaN and Infinity."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def dumps(value: Any, *, indent: int | None = None) -> str:
-    """`json.dumps`, with null for floats that are not finite, and numbers of numpy as numbers.
+    """Serializes like `json.dumps`, with null for non-finite floats and numpy scalars as numbers.
 
     Objects that JSON has no type for are written as their `str`.
 

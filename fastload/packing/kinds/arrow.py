@@ -56,7 +56,7 @@ def open_arrow(
     strict: bool = False,
     wanted: Wanted = ALL,
 ) -> BatchesSource:
-    """The rows of a file or stream, of a folder of them, or of a saved Hugging Face dataset.
+    """Opens an Arrow file or stream, a folder of them, or a saved Hugging Face dataset.
 
     A sample is a dict with a key for each column; structs are dicts in it. Images and sounds of
     Hugging Face's features are the bytes of their files; class names are kept.
@@ -87,7 +87,7 @@ def open_arrow(
 
 
 def _saved(inventory: Inventory) -> list[str]:
-    """The files of a folder; of a saved dataset, those that it names."""
+    """Returns the files of a folder; for a saved dataset, the files that its state lists."""
     folder = inventory.path
     if _SPLITS in inventory.paths:
         splits = ", ".join(inventory.folders)
@@ -113,7 +113,7 @@ def _saved(inventory: Inventory) -> list[str]:
 
 
 def _units(pyarrow: Any, path: str, wanted: Wanted) -> tuple[Any, list[Unit]]:
-    """Schema and record batches of a file."""
+    """Returns the schema and the record batches of a file."""
     source = file_source(path)
     start = source.read(0, 8)
     if start.startswith(_FEATHER_1):
@@ -158,7 +158,7 @@ def _units(pyarrow: Any, path: str, wanted: Wanted) -> tuple[Any, list[Unit]]:
 
 
 def _without_dictionaries(pyarrow: Any, schema: Any, columns: Sequence[str]) -> Any:
-    """The schema with the indices alone of dictionaries that are in none of some columns."""
+    """Replaces dictionary types by their index types, except in the given columns."""
     for number, of in enumerate(schema):
         if of.name not in columns and pyarrow.types.is_dictionary(of.type):
             schema = schema.set(number, pyarrow.field(of.name, of.type.index_type))

@@ -34,7 +34,7 @@ def check_same(path: str, schema: Any, first_path: str, first: Any, wanted: Want
 
 
 def plain_type(kind: Any) -> str:
-    """A description that is equal for two of Arrow's types whose values are stored alike."""
+    """Returns a description that is equal for Arrow types whose values are packed alike."""
     types = library("pyarrow.types", "parquet", "pyarrow")
     while hasattr(kind, "storage_type"):
         kind = kind.storage_type

@@ -76,7 +76,7 @@ def open_beton(
     strict: bool = False,
     wanted: Wanted = ALL,
 ) -> RecordsSource:
-    """The samples of a `.beton` file, in its order: dicts of the fields.
+    """Opens a `.beton` file. The samples are dicts of its fields, in file order.
 
     Args:
         inventory: The file.
@@ -198,7 +198,7 @@ class _Reader:
         return content.decode("ascii")
 
     def _array(self, number: int, name: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
-        """Dtype and shape of a field of arrays."""
+        """Returns dtype and shape of a field of arrays."""
         content = self._fields[number]["arguments"].tobytes()
         arguments = np.frombuffer(content, _ARRAY_ARGUMENTS, 1)[0]
         begin = _ARRAY_ARGUMENTS.itemsize
@@ -228,7 +228,7 @@ class _Reader:
                 f"samples need {expected * _TABLE.itemsize}"
             )
         table = self._read(self._table_start, _TABLE, expected, "its table of contents")
-        table = table[table["size"] > 0]  # what is empty may lie where something else does
+        table = table[table["size"] > 0]  # empty entries may share an offset with others
         order = np.argsort(table["start"], kind="stable")
         return table["start"][order], table["size"][order]
 
@@ -256,7 +256,7 @@ class _Pages:
     end: int
 
     def find(self, name: str, starts: Array, sizes: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """Starts and sizes of a field, those that are not known looked up.
+        """Returns the start offsets and sizes of a field; missing sizes are read from the table.
 
         Raises:
             FormatError: something lies outside of the pages, or is not what the table says.

@@ -1,4 +1,4 @@
-"""CSV and TSV files, and folders of them, by pyarrow."""
+"""CSV and TSV files, and folders of them, parsed by pyarrow."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def open_csv(
     strict: bool = False,
     wanted: Wanted = ALL,
 ) -> BatchesSource:
-    r"""The rows of a file, or of the `.csv`, `.tsv` and `.tab` files below a folder.
+    r"""Opens a file, or the `.csv`, `.tsv` and `.tab` files below a folder.
 
     Compressed files are detected from the suffixes `.gz` and `.zst`.
 
@@ -65,7 +65,7 @@ def open_csv(
     partitions = Partitions.of(inventory)
 
     def read_of(names: Sequence[str]) -> Wanted:
-        """Names of the columns that are read; at least one, which yields the number of rows."""
+        """Returns the columns to read: at least one, since it yields the number of rows."""
         left = wanted.without(partitions.names)
         return Wanted(tuple(names[:1])) if left.names == () else left
 
@@ -136,7 +136,7 @@ def _delimiter(given: str | None, path: str) -> str:
 
 
 def _head(text: CsvText, first: Unit) -> list[Unit]:
-    """The blocks of the first megabytes."""
+    """Returns the blocks of the first megabytes."""
     end = first.offset + _INFERRED_BYTES
     units = (unit for unit, _ in text.blocks(first.path, has_names=False, offset=first.offset))
     return list(itertools.takewhile(lambda unit: unit.offset < end, units))
@@ -166,7 +166,7 @@ def _names(unit: Unit, content: bytes, delimiter: str, wanted: Wanted) -> tuple[
 def _check_same(
     path: str, names: Sequence[str], first: str, first_names: Sequence[str], read: Wanted
 ) -> None:
-    """Raises FormatError if one of two files lacks a column that is read; order is no matter."""
+    """Raises FormatError if one of two files lacks a requested column; order is ignored."""
     for name in dict.fromkeys((*first_names, *names)):
         if read.takes(name) and not (name in names and name in first_names):
             odd = path if name in names else first
@@ -176,12 +176,12 @@ def _check_same(
 
 
 def _named(names: Sequence[str]) -> tuple[str, ...]:
-    """The names of columns; those without one get that of pandas."""
+    """Names the columns without a name as pandas does."""
     return tuple(name or f"Unnamed: {number}" for number, name in enumerate(names))
 
 
 def _check_names(where: str, names: Sequence[str], wanted: Wanted) -> None:
-    """Raises FormatError if two columns that are read have one name, or there is none."""
+    """Raises FormatError if two requested columns have the same name, or there is no column."""
     taken = [name for name in names if wanted.takes(name)]
     if not names or len(set(taken)) < len(taken):
         raise FormatError(

@@ -44,7 +44,7 @@ class CsvReader(Reader):
     def parse(
         self, content: bytes, types: Mapping[str, Any], unit: Unit, more: Sequence[str] = ()
     ) -> Any:
-        """The table of a block.
+        """Parses a block into a table.
 
         Args:
             content: Of the block.
@@ -95,5 +95,5 @@ class CsvReader(Reader):
         return FormatError(f"{where}: {text}")
 
     def where(self, unit: Unit, row: int) -> str:
-        """The line of a row."""
+        """Returns the file and line of a row."""
         return self.text.where(unit, self.text.read(unit), row)

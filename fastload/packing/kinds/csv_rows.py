@@ -25,7 +25,7 @@ _INSIDE_A_FIELD = ord("x")
 
 
 class RowScanner:
-    r"""Finds where rows end in a text that comes in pieces.
+    r"""Finds the ends of rows in a text that is passed in chunks.
 
     A quote opens only at the start of a field, and in an open one two quotes are a character, as
     pyarrow, pandas and Python's csv have it; newlines between quotes end no row.
@@ -45,15 +45,15 @@ class RowScanner:
         self._delimiter = delimiter.encode()[-1]
         field = rb'(?<![^%s\r\n])"[^"]*(?:""[^"]*)*("?)' % re.escape(delimiter.encode())
         self._quoted = re.compile(field)
-        self._before = _NEWLINE  # a byte that stands for what is in front of the next piece
+        self._before = _NEWLINE  # stands in for the text before the next chunk
         self.is_open = False
-        """True if a quote is open after the last piece."""
+        """True if a quote is open after the last chunk."""
 
     def ends(self, content: bytes, *, returns: bool = False) -> Int64Array:
-        r"""The places of the newlines that end rows in the next piece.
+        r"""Returns the offsets of the newlines that end rows in the next chunk.
 
         Args:
-            content: The piece.
+            content: The chunk.
             returns: Also those of `\r` without a `\n` behind it, which pyarrow reads as such.
         """
         codes = np.frombuffer(content, np.uint8)
@@ -99,13 +99,13 @@ class RowScanner:
 
 
 def _without_blanks(content: bytes | bytearray) -> bytes | bytearray:
-    """The text behind a byte order mark and blank lines."""
+    """Returns the text after a byte order mark and blank lines."""
     return content.removeprefix(codecs.BOM_UTF8).lstrip(b"\r\n")
 
 
 @dataclass(frozen=True)
 class CsvText:
-    """How the text of CSV files is written.
+    """Delimiter and encoding of CSV files.
 
     Attributes:
         delimiter: Between values.
@@ -158,7 +158,7 @@ class CsvText:
                 yield Unit(path, 0, 0, 0, offset, size), rows
             del content[:size]
             offset += size
-            if len(content) > _MAX_ROW_BYTES:  # else all that is left of the file would be held
+            if len(content) > _MAX_ROW_BYTES:  # bounds the memory of an open quote
                 what = "a quote that is never closed" if scanner.is_open else "no newline"
                 raise FormatError(
                     f"{self.line(path, offset)}: a row of more than {_MAX_ROW_BYTES >> 20} MiB, or "
@@ -166,7 +166,7 @@ class CsvText:
                 )
 
     def read(self, unit: Unit) -> bytes:
-        """The text of a block."""
+        """Reads the text of a block."""
         with OpenFiles(self.encoding) as files:
             content = files.read(unit.path, unit.offset, unit.size_bytes)
             files.leave()
@@ -185,7 +185,7 @@ class CsvText:
         return start, content[start : end + 1]
 
     def line(self, path: str, offset: int) -> str:
-        """The place of a byte of the text, for errors."""
+        """Returns the file and line of a byte, for errors."""
         before, left = 0, offset
         for piece in blocks(path, _BLOCK_BYTES, 0, self.encoding):
             before, left = before + piece[:left].count(b"\n"), max(left - len(piece), 0)
@@ -194,5 +194,5 @@ class CsvText:
         return f"{path}: line {before + 1}, at {byte_of(path, offset, self.encoding)}"
 
     def where(self, unit: Unit, content: bytes, row: int) -> str:
-        """The line of a row of a block."""
+        """Returns the file and line of a row of a block."""
         return self.line(unit.path, unit.offset + self.row(unit, content, row)[0])

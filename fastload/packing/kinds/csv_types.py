@@ -48,7 +48,7 @@ class ColumnTypes:
     def of(
         cls, reader: CsvReader, head: Sequence[Unit], dtypes: Mapping[str, Any], wanted: Wanted
     ) -> ColumnTypes:
-        """The types of some blocks' columns, unless they are given.
+        """Infers the types of the columns from some blocks, unless the caller specified them.
 
         Raises:
             FormatError: a column holds no value, or is not UTF-8.
@@ -72,7 +72,7 @@ class ColumnTypes:
         return made
 
     def check(self, reader: CsvReader, table: Any, content: bytes, unit: Unit) -> None:
-        """Raises FormatError for a number that its column does not hold as the text has it."""
+        """Raises FormatError for a number whose text the type of its column cannot represent."""
         pyarrow = library("pyarrow", "parquet")
         columns = [of for of in table.schema if _is_number(pyarrow, of.type)]
         floats = {of.name for of in columns if pyarrow.types.is_floating(of.type)}
@@ -119,7 +119,7 @@ def _texts(reader: CsvReader, content: bytes, unit: Unit, name: str) -> Any:
 
 
 def _zero_led_rows(texts: Any) -> list[int]:
-    """The rows of numbers with leading zeros, or in hexadecimal digits."""
+    """Returns the rows of numbers with leading zeros or in hexadecimal digits."""
     compute = library("pyarrow.compute", "parquet", "pyarrow")
     found = compute.match_substring_regex(texts, _ZERO_LED)
     return [row for row, is_one in enumerate(found.to_pylist()) if is_one]
@@ -160,7 +160,7 @@ def _guessed(
 
 
 def _not_utf8(reader: CsvReader, head: Sequence[Unit], name: str) -> FormatError:
-    """The error about a column that is not UTF-8."""
+    """Returns the error for a column that is not UTF-8."""
     pyarrow = library("pyarrow", "parquet")
     for unit in head:
         try:
@@ -171,7 +171,7 @@ def _not_utf8(reader: CsvReader, head: Sequence[Unit], name: str) -> FormatError
 
 
 def _given_type(pyarrow: Any, reader: CsvReader, name: str, dtype: Any) -> Any:
-    """The type of pyarrow that a column is parsed as; what pyarrow lacks is cast afterwards.
+    """Returns the pyarrow type to parse a column as; dtypes that pyarrow lacks are cast later.
 
     Raises:
         ValueError: there is no such column, or text cannot be read as that dtype.

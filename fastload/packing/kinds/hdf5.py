@@ -43,7 +43,7 @@ _CHUNK_SLOTS = 10007  # some times the chunks that are kept, and prime
 
 @dataclass(frozen=True)
 class Hdf5Column(Column):
-    """A dataset of each of some files.
+    """One dataset in each of several files.
 
     Attributes:
         name: Of the dataset in the files.
@@ -60,7 +60,7 @@ class Hdf5Column(Column):
     linked: tuple[str, ...] = ()
 
     def read(self, start: int, stop: int) -> AnyColumn:
-        """Reads a range; what is compressed is decompressed chunk by chunk."""
+        """Reads a range; compressed data are decompressed chunk by chunk."""
         made = Collector(self.field, max(stop - start, 0))
         for path, length in zip(self.files, self.lengths, strict=True):
             first, last = max(start, 0), min(stop, length)
@@ -70,7 +70,7 @@ class Hdf5Column(Column):
         return made.finish()
 
     def take(self, indices: Int64Array) -> AnyColumn:
-        """Reads the samples upwards, and puts them in order."""
+        """Reads the samples in ascending order and returns them in the requested order."""
         order = np.argsort(indices, kind="stable")
         wanted = indices[order]
         made, end = Collector(self.field, len(indices)), 0
@@ -101,7 +101,7 @@ class Hdf5Column(Column):
         return [*self.files, *self.linked]
 
     def mean_bytes(self) -> int:
-        """As the first samples have it."""
+        """Mean size of the first samples."""
         return self.mean
 
     def describe(self) -> Any:
@@ -111,7 +111,7 @@ class Hdf5Column(Column):
 
 
 class _Opened:
-    """A file that stays open from one shard to the next, with the chunks that were read last."""
+    """A file that stays open between shards, with a cache of its last chunks."""
 
     def __init__(self, path: str) -> None:
         self._h5py = library("h5py", "hdf5")
@@ -141,7 +141,7 @@ class _Opened:
 
 @latest
 def _opened(path: str, version: tuple[int, int, int]) -> _Opened:
-    """The file, opened again if it has changed."""
+    """Returns the file, reopened if it has changed."""
     return _Opened(path)
 
 

@@ -1,4 +1,4 @@
-"""The datasets in HDF5 files, also those that links lead to."""
+"""Lists the datasets in HDF5 files, including the targets of links."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fastload.packing.inputs.wanted import Wanted
 def list_datasets(
     h5py: Any, path: str, file: Any, wanted: Wanted, inventory: Inventory
 ) -> Iterator[tuple[str, Any]]:
-    """The wanted datasets below a file or group, each with its path in the file.
+    """Lists the requested datasets below a file or group, each with its path in the file.
 
     Links are followed, and a dataset has the name of the link that leads to it. Those to groups
     above are noted in the inventory: they would lead into a circle.
@@ -44,12 +44,12 @@ def _walk(
 
 
 def _member(h5py: Any, path: str, group: Any, name: str, inner: str) -> Any:
-    """A member of a group, behind a link if it is one."""
+    """Returns a member of a group; for a link, its target."""
     link = group.get(name, getlink=True)
     if isinstance(link, h5py.ExternalLink):
         target = os.path.join(os.path.dirname(group.file.filename), link.filename)
         if os.path.exists(target):
-            file_source(target)  # a pipe would have to be waited for
+            file_source(target)  # opening a pipe would block
     try:
         return group[name]
     except (KeyError, OSError, RuntimeError) as error:
@@ -65,7 +65,7 @@ def _member(h5py: Any, path: str, group: Any, name: str, inner: str) -> Any:
 
 
 def files_behind(path: str, datasets: Iterable[Any]) -> Iterator[str]:
-    """The other files that hold samples of some datasets.
+    """Returns the other files that hold samples of the datasets.
 
     Raises:
         FormatError: one is not there: HDF5 would give fill values in its place.

@@ -73,7 +73,7 @@ class ImagesPart(Part):
     strict: bool
 
     def read(self, advance: Advance) -> Rows:
-        """Decodes the images, or takes their files as they are; bad ones are skipped.
+        """Decodes the images, or reads their files unchanged; bad images are skipped.
 
         Raises:
             FormatError: two images differ in size, or one is bad and `strict` is set.
@@ -193,7 +193,7 @@ def open_images(
     strict: bool = False,
     wanted: Wanted = ALL,
 ) -> Source:
-    """The images below the class folders of a folder, in torchvision's order.
+    """Opens the images below the class folders of a folder, in torchvision's order.
 
     A sample is the tuple (image, label): uint8 (height, width, 3), or the bytes of the file with
     `encoded`, and int64. If only the labels are wanted, no image is opened.
@@ -247,7 +247,7 @@ def open_images(
 
 
 def _labels(root: str, classes: Sequence[str], items: Sequence[Item]) -> Source:
-    """The labels alone, in tuples."""
+    """Opens the labels only, in tuples."""
     numbers = np.array([label for _, label in items], np.int64)
     files = tuple(f"{root}/{path}" for path, _ in items)
     column = LabelsColumn(Field("label", "int64", ()), len(items), numbers, files)
@@ -256,7 +256,7 @@ def _labels(root: str, classes: Sequence[str], items: Sequence[Item]) -> Source:
 
 
 def _scan(inventory: Inventory) -> tuple[list[str], list[Item]]:
-    """Class names, and images in torchvision's order.
+    """Returns the class names, and the images in torchvision's order.
 
     Raises:
         FormatError: there are images outside of class folders, or the folders are splits.
@@ -285,7 +285,7 @@ def _check_splits(inventory: Inventory, classes: list[str], images: list[str]) -
 
 
 def _about_classes(inventory: Inventory, classes: list[str], items: list[Item]) -> list[str]:
-    """A notice about a folder that was perhaps chosen one level too high."""
+    """Returns a notice if the folder may be one level too high, else an empty list."""
     inner = {path.split("/")[1] for path, _ in items if path.count("/") > 1}
     if len(classes) > 1 or len(inner) < 2:
         return []
@@ -296,7 +296,7 @@ def _about_classes(inventory: Inventory, classes: list[str], items: list[Item]) 
 
 
 def _common_size(root: str, items: list[Item]) -> tuple[str, tuple[int, int]]:
-    """The first image that can be opened, and its (height, width).
+    """Returns the first image that can be opened, and its (height, width).
 
     Checks some other images, too, to refuse folders of mixed sizes before anything is written.
     """
@@ -324,7 +324,7 @@ def _mean_bytes(root: str, items: list[Item]) -> int:
 
 
 def _open(root: str, path: str) -> Any:
-    """The image with its header read, whatever its suffix says."""
+    """Opens an image and reads its header; the suffix is ignored."""
     return open_image(read_image(os.path.join(root, path)))
 
 

@@ -111,7 +111,7 @@ def open_imagelist(
     strict: bool = False,
     wanted: Wanted = ALL,
 ) -> RecordsSource:
-    """The images that a CSV file names, in its order: samples (image, label).
+    """Opens the images that a CSV file lists, in its order: samples (image, label).
 
     Its first column has the images' names below the folder, with or without their suffix; labels
     are integers, numbers, or names of classes, which are numbered in the order of the alphabet.
@@ -179,14 +179,14 @@ def open_imagelist(
 def _read_table(
     path: str, column: str | None, is_image: Callable[[str], bool]
 ) -> tuple[list[str], list[str], Int64Array, list[str]]:
-    """Names, labels, the lines where they stand, and the columns that are not read."""
+    """Returns names, labels, their line numbers, and the columns that are not read."""
     names, labels, lines = [], [], []
     unread: list[str] = []
     for number, (line, row) in enumerate(_rows(path)):
         if number == 0:
             if len(row) < 2:
                 raise FormatError(f"{path}: line 1: two columns are needed: files and labels")
-            width, place = len(row), _label_place(path, row, column, is_image(row[0]))
+            width, place = len(row), _label_index(path, row, column, is_image(row[0]))
             has_names = not is_image(row[0])
             others = [n for n in range(1, width) if n != place]
             unread = [repr(row[n]) if has_names else f"the {n + 1}." for n in others]
@@ -203,7 +203,7 @@ def _read_table(
 
 
 def _rows(path: str) -> Iterator[tuple[int, list[str]]]:
-    """The rows of a CSV file that are not blank, each with its line; the first one always."""
+    """Yields the first row and the rows that are not blank, each with its line number."""
     with open(path, encoding="utf-8-sig", newline="") as file:
         reader = csv.reader(file, strict=True)
         line = 1
@@ -218,8 +218,8 @@ def _rows(path: str) -> Iterator[tuple[int, list[str]]]:
         yield 1, []
 
 
-def _label_place(path: str, row: list[str], column: str | None, has_no_names: bool) -> int:
-    """Which column has the labels, as the first row says."""
+def _label_index(path: str, row: list[str], column: str | None, has_no_names: bool) -> int:
+    """Returns the index of the label column, found in the first row."""
     if column is None:
         return 1
     if has_no_names:

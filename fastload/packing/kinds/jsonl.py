@@ -1,4 +1,4 @@
-"""JSON Lines: a sample a line, nested as it likes, or its text in tokens."""
+"""JSON Lines: one sample per line, nested freely, or the tokens of its text."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class JsonDecoder(Decoder):
     wanted: Wanted = ALL
 
     def decode(self, content: bytes) -> Any:
-        """The value of a line."""
+        """Returns the value of a line."""
         return parse_json(content, self.wanted)
 
 
@@ -71,7 +71,7 @@ def open_jsonl(
     strict: bool = False,
     wanted: Wanted = ALL,
 ) -> RecordsSource:
-    """The lines of a file, or of all `.jsonl` and `.ndjson` files below a folder in natural order.
+    """Opens a file, or all `.jsonl` and `.ndjson` files below a folder in natural order.
 
     Compressed files are detected from the suffixes `.gz` and `.zst`.
 
@@ -115,7 +115,7 @@ def open_jsonl(
 
 
 def _lines(path: str, encoding: str | None) -> tuple[Int64Array, Int64Array, Int64Array]:
-    """Where the lines that are not blank begin, their sizes, and their numbers from 1."""
+    """Returns start offsets, sizes and numbers (from 1) of the lines that are not blank."""
     ends, lasts, base, last = [], [], 0, ord("\n")
     check = Utf8Check(lambda byte: f"{path}: {byte_of(path, byte, encoding)}")
     for block in blocks(path, _BLOCK_BYTES, 0, encoding):

@@ -58,7 +58,7 @@ class Entries(Records):
         return len(self.keys)
 
     def read(self, row: int, files: OpenFiles) -> Any:
-        """A dict of key and value, or what the decoder makes of them."""
+        """Returns a dict of key and value, or the result of the decoder."""
         key = self.keys[row]
         lmdb = library("lmdb", "lmdb")
         try:
@@ -72,7 +72,7 @@ class Entries(Records):
             return {"key": key, "value": value}
         try:
             sample = _decoder(self.decoder)(key, value)
-        except Exception as error:  # whatever the user's function raises
+        except Exception as error:  # the user's function may raise any exception
             raise BadRecordError(f"{self.decoder}: {type(error).__name__}: {error}") from error
         return self.wanted.prune(sample)
 
@@ -96,7 +96,7 @@ class Entries(Records):
 
 @dataclass(frozen=True)
 class _Opened:
-    """An environment, and a handle of the database in it that is read; None for the main one."""
+    """An environment, and the handle of its database that is read (None: the main one)."""
 
     environment: Any
     handle: Any
@@ -134,7 +134,7 @@ def _opened(path: str, opening: str, database: str | None) -> _Opened:
 
 
 def _named(lmdb: Any, environment: Any) -> list[bytes]:
-    """The names of the databases in an environment."""
+    """Returns the names of the databases in an environment."""
     last_page, found = environment.info()["last_pgno"], []
     with environment.begin(buffers=True) as transaction, transaction.cursor() as cursor:
         for key, value in cursor:
@@ -212,7 +212,7 @@ def open_lmdb(
     strict: bool = False,
     wanted: Wanted = ALL,
 ) -> RecordsSource:
-    """The entries of an environment, in the order of their keys.
+    """Opens an environment; its entries are in the order of their keys.
 
     A sample is `{"key": bytes, "value": bytes}`, or what `decoder` makes of the two.
 
@@ -263,13 +263,13 @@ def open_lmdb(
 
 
 def _close(opened: _Opened) -> None:
-    """Closes an environment that an error would hold: a process can open it only once."""
+    """Closes an environment after an error, since a process can open it only once."""
     _opened.forget()
     opened.environment.close()
 
 
 def _check_size(path: str, environment: Any) -> None:
-    """Raises FormatError for a file that ends before its last page: reading there is a crash."""
+    """Raises FormatError for a file that ends before its last page; reading that would crash."""
     file = os.path.join(path, _DATA) if os.path.isdir(path) else path
     needs = (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]
     size = os.path.getsize(file)

@@ -25,7 +25,7 @@ _DEEPEST = 8  # datasets in datasets
 
 @dataclass(frozen=True)
 class Held:
-    """A dataset that exists already."""
+    """Handle of an existing dataset object."""
 
     dataset: Any
     name = None
@@ -37,13 +37,13 @@ class Held:
 
 @dataclass(frozen=True)
 class Named:
-    """A dataset as `module:object`, made in each process that reads it."""
+    """Handle of a dataset `module:object`, created in each process that reads it."""
 
     name: str
     opening: str = field(default_factory=new_opening)
 
     def load(self) -> Any:
-        """The dataset; a class or function is called for it, once in each process."""
+        """Returns the dataset; a class or function is called once per process."""
         return _load(self.name, self.opening)
 
 
@@ -125,7 +125,7 @@ class SamplesSource(Source):
 
 
 def _own(dataset: Any, depth: int = 0) -> Dataset | None:
-    """The dataset of fastload's whose samples these are: itself, or that of a Subset."""
+    """Returns the fastload dataset that holds the samples: the dataset, or that of a Subset."""
     if isinstance(dataset, Dataset) or depth == _DEEPEST:
         return dataset if isinstance(dataset, Dataset) else None
     same = type(dataset).__name__ == "Subset" and type(dataset).__module__.startswith("torch.")
@@ -148,7 +148,7 @@ def _files_of(dataset: Any, depth: int = 0) -> list[str]:
 def open_samples(
     handle: Held | Named, wanted: Wanted = ALL, dtypes: Mapping[str, Any] | None = None
 ) -> SamplesSource:
-    """Takes the schema of a dataset from some of its samples.
+    """Opens a dataset; its schema is inferred from some of its samples.
 
     Args:
         handle: Of the dataset.
@@ -199,7 +199,7 @@ def open_samples(
 
 
 def _first_samples(dataset: Any, indices: Sequence[int], wanted: Wanted) -> list[Any]:
-    """Some samples, None for those that have none of the wanted fields."""
+    """Returns some samples; None for samples without any requested field."""
     samples, absent = [], []
     for index in indices:
         try:

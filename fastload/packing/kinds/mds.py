@@ -54,7 +54,7 @@ class MdsDecoder(Decoder):
 
     @property
     def read(self) -> dict[str, str]:
-        """The encodings of the columns that are read, by name."""
+        """Encodings of the requested columns, by name."""
         pairs = zip(self.names, self.encodings, strict=True)
         return {name: encoding for name, encoding in pairs if self.wanted.enters(name)}
 
@@ -102,7 +102,7 @@ def _value(encoding: str, content: bytes) -> Any:
 
 
 def _array(given: list[str], content: bytes) -> Any:
-    """An array whose dtype and shape are in the name of its encoding, or stand before it."""
+    """Decodes an array, whose dtype and shape are in its encoding's name or precede it."""
     try:
         place = 0
         if given:
@@ -127,7 +127,7 @@ def open_mds(
     strict: bool = False,
     wanted: Wanted = ALL,
 ) -> RecordsSource:
-    """The samples of a folder with an `index.json` and shards that are not compressed.
+    """Opens a folder with an `index.json` and shards that are not compressed.
 
     A sample is a dict of the columns. Images are kept encoded.
 
@@ -195,7 +195,7 @@ def _decoder(index: str, shard: dict[str, Any], wanted: Wanted) -> MdsDecoder:
 
 
 def _check_same(index: str, decoder: MdsDecoder, first: MdsDecoder) -> None:
-    """Raises FormatError if two shards differ in the columns that are read; order is no matter."""
+    """Raises FormatError if two shards differ in the requested columns; order is ignored."""
     here, there = decoder.read, first.read
     for name in dict.fromkeys((*there, *here)):
         if here.get(name) != there.get(name):

@@ -28,7 +28,7 @@ _FIELD = "tokens"
 
 @dataclass(frozen=True)
 class DocumentsColumn(Column):
-    """Documents of files; each process reads the indices for itself.
+    """Documents of several files; each process reads the indices itself.
 
     Attributes:
         given: The files that were given.
@@ -43,7 +43,7 @@ class DocumentsColumn(Column):
     opening: str
 
     def read(self, start: int, stop: int) -> Ragged:
-        """Reads the documents [start, stop), which lie side by side in each file."""
+        """Reads the documents [start, stop), which are contiguous in each file."""
         pieces = [Ragged(np.zeros(0, self.field.storage), np.zeros(1, np.int64))]
         for file, bounds in _documents(self.given, self.opening):
             rows = len(bounds) - 1
@@ -63,7 +63,7 @@ class DocumentsColumn(Column):
         return [*self.files, *indices]
 
     def mean_bytes(self) -> int:
-        """As all documents have it."""
+        """Mean size of all documents."""
         return self.mean
 
     def describe(self) -> Any:
@@ -88,7 +88,7 @@ def open_megatron(
     strict: bool = False,
     wanted: Wanted = ALL,
 ) -> ColumnsSource:
-    """The documents of a `.bin` and its `.idx`, or of all below a folder in natural order.
+    """Opens a `.bin` and its `.idx`, or all such files below a folder in natural order.
 
     A sample is `{"tokens": array (length,)}` of the dtype of the file.
 

@@ -42,7 +42,7 @@ class NpyColumn(Column):
         return pieces[-1] if len(pieces) <= 2 else np.concatenate(pieces)
 
     def streamed(self, start: int, stop: int) -> Array | Streamed:
-        """The bytes as they are in the files, if they are as they shall be stored."""
+        """Returns the unchanged bytes of the files, if shards store the same bytes."""
         plain = all(header.dtype.isnative and not header.fortran for header in self.headers)
         if not plain or self.field.dtype == "bool":
             return self.read(start, stop)
@@ -55,7 +55,7 @@ class NpyColumn(Column):
             yield from read_pieces(self.files[number].path, offset, size)
 
     def _ranges(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        """The files that hold samples, each with its range of them."""
+        """Yields the files that hold the samples, each with its row range."""
         ends = list(accumulate(header.shape[0] for header in self.headers))
         number = bisect.bisect_right(ends, start)
         while start < stop:
@@ -113,7 +113,7 @@ def open_npy(
     strict: bool = False,
     wanted: Wanted = ALL,
 ) -> ColumnsSource:
-    """A `.npy` file, or all below a folder in natural order; a sample is a bare array, `data`.
+    """Opens a `.npy` file, or all below a folder in natural order. A sample is a bare array.
 
     Args:
         inventory: The file or folder.

@@ -27,7 +27,7 @@ _START_BYTES = 16 << 10  # more than the longest header that is accepted
 
 @dataclass(frozen=True)
 class ArchiveColumn(Column):
-    """An array of an archive, best read from its start to its end."""
+    """An array of an archive; sequential reads are fastest."""
 
     path: str
     dtype: np.dtype[Any]
@@ -35,7 +35,7 @@ class ArchiveColumn(Column):
     stream: IO[bytes]
 
     def read(self, start: int, stop: int) -> Array:
-        """Reads on, if `start` is where the last range ended; else from the array's start."""
+        """Continues if `start` is the end of the last range; else reads from the array's start."""
         size = (stop - start) * self.field.row_bytes
         offset = self.data_offset + start * self.field.row_bytes
         try:
@@ -50,7 +50,7 @@ class ArchiveColumn(Column):
         return stored(array, self.field)
 
     def loaded(self) -> Column:
-        """The whole array, in memory."""
+        """Reads the whole array into memory."""
         return ArrayColumn(self.field, self.rows, self.read(0, self.rows))
 
     def paths(self) -> list[str]:
@@ -65,7 +65,7 @@ class ArchiveColumn(Column):
 def open_npz(
     inventory: Inventory, *, dtype: Any = None, strict: bool = False, wanted: Wanted = ALL
 ) -> ColumnsSource:
-    """An `.npz` archive; a sample is a dict with a key for each array.
+    """Opens an `.npz` archive; a sample is a dict with a key for each array.
 
     Arrays are streamed, whatever their size; only those in Fortran order are read at once.
 
@@ -140,7 +140,7 @@ def _member(
 
 @dataclass(frozen=True)
 class _Member:
-    """The first bytes of an archive's member, in the place of a file."""
+    """The first bytes of an archive member, with the interface of a file."""
 
     path: str
     size_bytes: int

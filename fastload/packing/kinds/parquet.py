@@ -24,7 +24,7 @@ class ParquetReader(Reader):
     """Units are row groups; checksums of pages are checked where files have them."""
 
     def batches(self, unit: Unit, start: int, each: int, columns: Sequence[str]) -> Iterator[Any]:
-        """Decodes the row group from its start on."""
+        """Decodes the row group from its start."""
         row = 0
         place = f"row group {unit.number} (rows {unit.first} to {unit.first + unit.rows - 1})"
         with damage(f"{unit.path}: {place} is damaged"), _open(unit.path, len(columns)) as file:
@@ -43,7 +43,7 @@ def open_parquet(
     strict: bool = False,
     wanted: Wanted = ALL,
 ) -> BatchesSource:
-    """The rows of a file, or of the `.parquet` and `.pq` files below a folder in natural order.
+    """Opens a file, or the `.parquet` and `.pq` files below a folder in natural order.
 
     A sample is a dict with a key for each column; structs are dicts in it. The names of folders
     such as `cls=0` are columns, too.

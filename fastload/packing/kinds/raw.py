@@ -26,13 +26,13 @@ from fastload.packing.inputs.wanted import ALL, Wanted
 
 @dataclass(frozen=True)
 class RawColumn(Column):
-    """A file of samples and nothing else."""
+    """A file that holds only samples, without a header."""
 
     path: str
     big_endian: bool
 
     def read(self, start: int, stop: int) -> Array:
-        """Reads the samples; big-endian numbers are turned around."""
+        """Reads the samples; big-endian numbers are byte-swapped."""
         shape = (stop - start, *self.field.shape)
         array = read_array(self.path, start * self.field.row_bytes, self._dtype, shape)
         return stored(array, self.field)
@@ -51,7 +51,7 @@ class RawColumn(Column):
         return [self.path]
 
     def streamed(self, start: int, stop: int) -> Array | Streamed:
-        """The bytes as they are in the file, if they are as they shall be stored."""
+        """Returns the unchanged bytes of the file, if shards store the same bytes."""
         if self.big_endian or self.field.dtype == "bool":
             return self.read(start, stop)
         size = self.field.row_bytes
@@ -71,7 +71,7 @@ def open_raw(
     strict: bool = False,
     wanted: Wanted = ALL,
 ) -> ColumnsSource:
-    """A raw file of samples of `dtype` (">i4": big-endian) and `shape`.
+    """Opens a raw file of samples of `dtype` (">i4": big-endian) and `shape`.
 
     Raises:
         FormatError: the size is no multiple of a sample's, the file is of another format, or a
@@ -91,7 +91,7 @@ def open_raw(
 
 
 def _check_tokens(extents: Extents, vocab_size: int, big_endian: bool) -> None:
-    """Raises for a vocabulary that does not fit the numbers, or the dtype.
+    """Checks that all tokens are in the vocabulary, and that the dtype is one of tokens.
 
     Raises:
         FormatError: a token is not in [0, vocab_size).

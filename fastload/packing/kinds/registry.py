@@ -1,4 +1,4 @@
-"""All kinds of inputs, and which of them an input is."""
+"""All kinds of inputs, and the detection of an input's kind."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def _is_dataset_name(source: AnyPath) -> bool:
 
 
 def _path(source: AnyPath, kind: str | None) -> str:
-    """The absolute path; Megatron's files may be given without their suffixes."""
+    """Returns the absolute path; Megatron's files may be given without their suffixes."""
     full = absolute(source)
     if kind is None and os.path.isdir(full) and is_packed(full):
         raise FormatError(
@@ -172,7 +172,7 @@ def _path(source: AnyPath, kind: str | None) -> str:
 
 
 def _kind(inventory: Inventory) -> tuple[Kind, str]:
-    """The kind of an input, and why it is that one."""
+    """Returns the kind of an input, and the reason for the choice."""
     if inventory.is_folder:
         return _kind_of_folder(inventory)
     path = inventory.path
@@ -191,7 +191,7 @@ def _kind(inventory: Inventory) -> tuple[Kind, str]:
 
 
 def _kind_of_folder(inventory: Inventory) -> tuple[Kind, str]:
-    """The kind that reads most files of a folder, if no other one reads a considerable part.
+    """Returns the kind that reads most files of a folder; no other kind may read many of them.
 
     Raises:
         FormatError: there are two such kinds.

@@ -22,7 +22,7 @@ from fastload.packing.reading import read_rows
 
 @dataclass(frozen=True)
 class ExtentsPart(Part):
-    """Samples of the files at some indices; the files are opened where they are read."""
+    """Samples at some indices; each process that reads them opens the files itself."""
 
     paths: tuple[str, ...]
     indices: Int64Array
@@ -51,7 +51,7 @@ class ExtentsSource(Source):
         return ExtentsPart(self.files, indices, self.wanted)
 
     def is_copied(self) -> bool:
-        """As they are."""
+        """True, because bytes are copied without conversion."""
         return True
 
     def paths(self) -> Sequence[str]:
@@ -66,7 +66,7 @@ class ExtentsSource(Source):
 def open_safetensors(
     inventory: Inventory, *, strict: bool = False, wanted: Wanted = ALL
 ) -> ExtentsSource:
-    """The samples of a file, or of the `.safetensors` files below a folder in natural order.
+    """Opens a file, or the `.safetensors` files below a folder in natural order.
 
     A sample is a dict with a key for each tensor; all tensors share their first dimension.
 

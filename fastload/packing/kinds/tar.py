@@ -1,4 +1,4 @@
-"""Tar files of samples, as WebDataset has them."""
+"""Tar files of samples in WebDataset's layout."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def open_tar(
     strict: bool = False,
     wanted: Wanted = ALL,
 ) -> RecordsSource:
-    """The samples of a tar file, or of the `.tar` files below a folder in natural order.
+    """Opens a tar file, or the `.tar` files below a folder in natural order.
 
     Members that follow each other and have the same name up to its first dot are one sample: a
     dict with `key`, and with the rest of the name for each member. Images are decoded to RGB,

@@ -1,4 +1,4 @@
-"""The members of tar files: which are fields of samples, and where the content of links lies."""
+"""Members of tar files: the fields of samples, and the targets of links."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KEY = "key"
 
 _BLOCK = 512
 _PIECE_BYTES = 1 << 20
-_MAX_LINKS = 40  # one behind the other, as Linux has it
+_MAX_LINKS = 40  # in a chain, the maximum of Linux
 
 Place = tuple[int, int]
 """Offset and size of some content in an archive."""
@@ -41,7 +41,7 @@ class Member:
 
 
 def fields_in(archive: tarfile.TarFile) -> Iterator[tuple[tarfile.TarInfo, str, str]]:
-    """The members that may be fields, each with the key of its sample and its own name.
+    """Yields the members that may be fields, each with the key of its sample and its own name.
 
     Links are among them, also those that `list_members` leaves out.
     """
@@ -107,7 +107,7 @@ def _field(
 
 
 def _split(path: str) -> tuple[str, str]:
-    """The key of a member's sample, and the name of the field; both may be empty."""
+    """Returns the key of a member's sample, and the name of the field; both may be empty."""
     folder, _, name = path.rpartition("/")
     stem, _, rest = name.partition(".")
     return (f"{folder}/{stem}" if folder and stem else stem), rest.lower()
@@ -129,7 +129,7 @@ class _Links:
                 self._named.setdefault(posixpath.normpath(member.name), []).append(member)
 
     def target(self, member: tarfile.TarInfo) -> tarfile.TarInfo:
-        """The member itself, or the one that holds the content of a link.
+        """Returns the member, or for a link the member that holds its content.
 
         Raises:
             FormatError: there is none in the archive.
@@ -154,7 +154,7 @@ class _Links:
 
 
 def _check_end(path: str, end: int) -> None:
-    """Raises FormatError unless the archive ends in its end mark, and nothing is behind it.
+    """Raises FormatError unless the archive ends with its end mark and no data follows.
 
     The module takes a damaged header, and the end of the file, for the archive's end.
     """

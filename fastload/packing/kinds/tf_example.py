@@ -17,7 +17,7 @@ Value = list[bytes] | Array | None
 
 
 def parse_example(content: bytes, wanted: Wanted = ALL) -> dict[str, Value]:
-    """The wanted features of a message, by name in their order: lists of bytes, float32 or int64.
+    """Parses the requested features of a message: lists of bytes, float32 or int64, by name.
 
     Raises:
         ValueError: it is no such message; a feature has no values, or appears twice.
@@ -76,7 +76,7 @@ def _values(text: str, feature: bytes) -> Value:
 
 
 def _fields(content: bytes) -> Iterator[tuple[int, bytes | int]]:
-    """The fields of a message: their numbers, and their bytes or integers."""
+    """Yields the fields of a message: their numbers, and their bytes or integers."""
     place, end = 0, len(content)
     while place < end:
         key, place = _varint(content, place)

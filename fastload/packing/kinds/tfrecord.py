@@ -43,7 +43,7 @@ class ExampleDecoder(Decoder):
     wanted: Wanted = ALL
 
     def decode(self, content: bytes) -> Any:
-        """A dict of the features: bytes, numbers, arrays of float32 or int64; None if missing."""
+        """Returns the features as bytes, numbers, arrays of float32 or int64; None if missing."""
         data = content[_HEAD:-_FOOT]
         if masked_crc(data) != int.from_bytes(content[-_FOOT:], "little"):
             raise BadRecordError("wrong checksum of its data")
@@ -65,7 +65,7 @@ class ExampleDecoder(Decoder):
 
 
 def masked_crc(data: bytes) -> int:
-    """The checksum of the format: CRC-32C, rotated and shifted."""
+    """Returns the checksum of the format: CRC-32C, rotated plus a constant."""
     crc = _core.crc32c(data)
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
@@ -77,7 +77,7 @@ def open_tfrecord(
     strict: bool = False,
     wanted: Wanted = ALL,
 ) -> RecordsSource:
-    """The records of a file, or of the files below a folder with `.tfrecord` in their names.
+    """Opens a file, or the files below a folder with `.tfrecord` in their names.
 
     A sample is a dict of the features. Those that have one value in each checked record
     are numbers, others arrays. Byte strings are bytes; JPEG and PNG files are kept encoded.
@@ -95,12 +95,12 @@ def open_tfrecord(
     records = FileRecords.of(
         inventory.root, paths, list(map(_records, paths)), ExampleDecoder(wanted=wanted)
     )
-    decoder = _looked_at(records, wanted, frozenset(ragged))
+    decoder = _decoder_for(records, wanted, frozenset(ragged))
     return open_records("tfrecord", replace(records, decoder=decoder), strict=strict, ragged=ragged)
 
 
-def _looked_at(records: FileRecords, wanted: Wanted, ragged: frozenset[str]) -> ExampleDecoder:
-    """The decoder that some records call for."""
+def _decoder_for(records: FileRecords, wanted: Wanted, ragged: frozenset[str]) -> ExampleDecoder:
+    """Returns the decoder for the features of the sampled records."""
     counts: dict[str, set[int]] = {}
     pictures: dict[str, bool] = {}
     with OpenFiles() as files:
