@@ -10,8 +10,8 @@ import numpy as np
 from fastload.cli.arguments import add_raw
 from fastload.cli.text import count, printable
 
-_MOST_NUMBERS = 8
-_LONGEST_TEXT = 100
+_MAX_NUMBERS = 8
+_MAX_TEXT = 100
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,13 +64,13 @@ def _value(field: Any, column: Any) -> str:
         if field.logical != "utf8":
             return f"{count(len(content), 'byte')} of {field.logical}"
         text = content.decode("utf-8", "replace")
-        return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}..."
+        return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}..."
     values = np.asarray(decoded(values, field))
     if field.logical is not None:
         values = values.view(field.logical)
-    if values.size <= _MOST_NUMBERS:
+    if values.size <= _MAX_NUMBERS:
         return _text(values.tolist()) if field.logical is None else str(values)
-    first = ", ".join(map(_text, values.reshape(-1)[:_MOST_NUMBERS].tolist()))
+    first = ", ".join(map(_text, values.reshape(-1)[:_MAX_NUMBERS].tolist()))
     described = f"{field.dtype} {list(values.shape)}: {first}, ..."
     if values.dtype.kind in "iuf":
         described += f" from {_text(values.min().item())} to {_text(values.max().item())}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-_MOST = 3  # pieces of advice
+_MAX_ADVICE = 3  # pieces of advice
 _OTHERS = 0.3  # share of all CPU time
 _COLD_BYTES = 1 << 20
 _COLD_SHARE = 0.05  # share of the bytes of the batches
@@ -88,7 +88,9 @@ def advise(report: dict[str, Any]) -> list[str]:
         "compute": _compute_advice,
     }.get(bound)
     evidence = Evidence.of(rank, report["machine"])
-    return [*_machine_advice(evidence), *(found(report, rank, evidence) if found else ())][:_MOST]
+    return [*_machine_advice(evidence), *(found(report, rank, evidence) if found else ())][
+        :_MAX_ADVICE
+    ]
 
 
 def _machine_advice(evidence: Evidence) -> Iterator[str]:

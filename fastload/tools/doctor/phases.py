@@ -21,7 +21,7 @@ from fastload.training.nvml import Utilisation
 
 PHASES = ("real", "cached", "device", "alone")
 _CACHED = 4  # batches that are repeated
-_MOST_READY = 64  # batches that FastLoader prefetches
+_MAX_READY = 64  # batches that FastLoader prefetches
 _SETTLING = 2  # steps after dropping batches
 _UNTRAINED = 3  # times the batches of a phase, after which no optimizer is waited for
 
@@ -197,7 +197,7 @@ class Probe:
         loader = self.loader
         ready = (loader.prefetch_factor or 2) * loader.num_workers
         if isinstance(loader, FastLoader) and loader.is_native and loader.num_workers:
-            ready = _MOST_READY
+            ready = _MAX_READY
         with contextlib.suppress(TypeError):  # an IterableDataset may have no length
             ready = min(ready, len(loader) // 4)
         self._unsettled = _SETTLING

@@ -19,8 +19,8 @@ SCHEMA = 2
 BOUND = 1.05  # minimum gain of a bottleneck
 BUSY = 0.15  # share of CPU time of other processes from which times are unreliable
 _WIDE = 1.2  # maximum quotient of the ends of a range that decides
-_MOST_GAIN = 100.0  # maximum printed gain: above it the remaining step is too short to be measured
-_MOST_SHARE = 0.999  # of a step
+_MAX_GAIN = 100.0  # maximum printed gain: above it the remaining step is too short to be measured
+_MAX_SHARE = 0.999  # of a step
 _FEW = 3  # minimum steps of a phase
 _ENOUGH = 20  # steps of a phase
 
@@ -137,8 +137,8 @@ def _shares(ranks: Sequence[dict[str, Any]]) -> tuple[dict[str, Range], dict[str
     best_of = {name: (share.low + share.high) / 2 for name, share in shares.items()}
     best_of["data"] = best
     return (
-        {name: share.between(0.0, _MOST_SHARE) for name, share in shares.items()},
-        {name: min(max(0.0, share), _MOST_SHARE) for name, share in best_of.items()},
+        {name: share.between(0.0, _MAX_SHARE) for name, share in shares.items()},
+        {name: min(max(0.0, share), _MAX_SHARE) for name, share in best_of.items()},
     )
 
 
@@ -291,8 +291,8 @@ def _sentence(report: dict[str, Any], gains: dict[str, Range], shares: dict[str,
 
 def times(gain: Range) -> str:
     """Formats a gain, without digits that the measurement does not support."""
-    if gain.low >= _MOST_GAIN:
-        return f"more than {_MOST_GAIN:.0f} times"
-    if gain.high > _MOST_GAIN:
-        return f"{number(gain.low, 2)} to more than {_MOST_GAIN:.0f} times"
+    if gain.low >= _MAX_GAIN:
+        return f"more than {_MAX_GAIN:.0f} times"
+    if gain.high > _MAX_GAIN:
+        return f"{number(gain.low, 2)} to more than {_MAX_GAIN:.0f} times"
     return f"{gain.text()} times"
