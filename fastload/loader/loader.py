@@ -180,7 +180,7 @@ class FastLoader(StatefulLoader[T_co]):
             collate_fn: As given to the constructor.
         """
         self._resources, self._tracked = LoaderResources(), None
-        self._samplers, self._epochs = SamplerView(self._index_sampler), Epochs()
+        self._epochs = Epochs()
         self._defaults = AutoDefaults()
         if arguments.has_auto_workers:
             self._defaults.choose_workers(
@@ -276,6 +276,12 @@ class FastLoader(StatefulLoader[T_co]):
     @property
     def _index_sampler(self) -> Any:
         return super()._index_sampler if self._tracked is None else self._tracked
+
+    @property
+    def _samplers(self) -> SamplerView:  # type: ignore[override]
+        # A new view at each use: subclasses replace the batch sampler after the constructor.
+        tracked = self._tracked
+        return SamplerView(self._index_sampler if tracked is None else tracked.index_sampler)
 
     def _native_setup(self, *, is_new: bool) -> EpochSetup | None:
         """Returns the setup of the next native iterator; None if it is one of torch's."""

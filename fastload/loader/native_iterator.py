@@ -364,7 +364,10 @@ class _NativeIterator:
             self._position.turns += 1
             if self._pull is not None and self._settings.torch_workers:
                 self._pull_one()
-        raise error
+        try:
+            raise error
+        finally:
+            del error  # its traceback holds this frame, and may hold tensors of the batch
 
     def _finish(self) -> NoReturn:
         self._take = _ended

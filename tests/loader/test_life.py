@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import gc
 import os
@@ -237,6 +238,32 @@ def test_threads_that_share_an_iterator_share_indices_of_all_kinds(workers: int)
     thread.join()
     assert seen == [[0], [1], [[2, 3]], [4]]
     assert late == [[5]]
+
+
+class _Fragile(dict[str, Any]):
+    """Refuses a tensor under one key, so that a batch fails when it is half built."""
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        if key == "last" and torch.is_tensor(value):
+            raise ValueError("refused")
+        super().__setitem__(key, value)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_batch_that_cannot_be_built_frees_its_memory_with_its_error(workers: int) -> None:
+    data = ArrayDataset(_Fragile(first=np.arange(8), last=np.arange(8)))
+    loader = FastLoader(data, batch_size=4, num_workers=workers)
+    batches = iter(loader)
+    gc.disable()  # nothing may wait for it
+    try:
+        for _ in range(2):
+            with contextlib.suppress(ValueError):
+                next(batches)
+                pytest.fail("the batch was built")
+        assert next(batches, None) is None
+        assert loader.stats()["slot_bytes"] == 0
+    finally:
+        gc.enable()
 
 
 def test_copies_and_pickles() -> None:

@@ -18,6 +18,7 @@ import torch
 from oracle import Stream, flat, numbers, values
 from torch.utils.data import (
     BatchSampler,
+    DataLoader,
     DistributedSampler,
     SequentialSampler,
 )
@@ -198,6 +199,46 @@ def test_rebuilt_for_other_batches_the_order_stays_keyed() -> None:
     got = flat(values(foreign))
     sampler.set_epoch(0)
     assert got == list(sampler)
+
+
+class _Repeat:
+    """The endless batch sampler by which timm and Ultralytics keep workers between epochs."""
+
+    def __init__(self, sampler: Any) -> None:
+        self.sampler = sampler
+
+    def __iter__(self) -> Iterator[Any]:
+        while True:
+            yield from self.sampler
+
+
+def _endless(base: type[Any]) -> type[Any]:
+    class Endless(base):  # type: ignore[misc]
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            # DataLoader forbids the plain assignment.
+            object.__setattr__(self, "batch_sampler", _Repeat(self.batch_sampler))
+            self.batches = super().__iter__()
+
+        def __len__(self) -> int:
+            return len(self.batch_sampler.sampler)
+
+        def __iter__(self) -> Iterator[Any]:
+            for _ in range(len(self)):
+                yield next(self.batches)
+
+    return Endless
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_subclass_replaces_the_batch_sampler(workers: int, shuffle: bool) -> None:
+    def epochs(base: type[Any]) -> list[list[list[int]]]:
+        torch.manual_seed(0)
+        loader = _endless(base)(numbers(5), 2, shuffle=shuffle, num_workers=workers)
+        return [values(loader) for _ in range(3)]
+
+    assert epochs(FastLoader) == epochs(DataLoader)
 
 
 def test_accelerate_leaves_a_shared_out_loader_alone() -> None:
