@@ -33,7 +33,7 @@ def describe(path: str, dtype: str | None) -> dict[str, Any]:
 
     Args:
         path: As for `TokenDataset`.
-        dtype: Of the tokens; None: as a header says, uint16 in a raw file.
+        dtype: Dtype of the tokens; None: as a header says, uint16 in a raw file.
 
     Raises:
         FormatError: a file is damaged or holds no tokens.

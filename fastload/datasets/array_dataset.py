@@ -34,7 +34,7 @@ class ArrayDataset(Dataset):
         io: How files are read: "auto" (by file system), "mmap" or "pread".
 
     Attributes:
-        arrays: As given, but paths absolute and copies in the place of what had to be copied.
+        arrays: The argument, with absolute paths, and with copies where a copy was needed.
 
     Raises:
         TypeError: a leaf is none of these, or its dtype is not one of plain numbers; a second
@@ -79,7 +79,7 @@ class ArrayDataset(Dataset):
 
     @property
     def extents(self) -> Extents:
-        """Where the samples lie."""
+        """Locations of the samples."""
         # torch moves the memory of a tensor that is shared with other processes.
         if any(tensor.data_ptr() != address for tensor, address in self._addresses):
             self._hold(self._reopen())

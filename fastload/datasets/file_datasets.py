@@ -38,15 +38,15 @@ class Dataset:
     are bytes. Dates and times are int64; `fields` tells their unit.
 
     Args:
-        extents: Where the samples lie.
+        extents: Locations of the samples.
         io: How files are read: "auto", "mmap" or "pread".
-        verify: What is compared with the checksums of packed data: None: nothing; "open": now,
-            the header of each shard, and that the bounds of ragged fields rise from 0 to the
-            total of their values; "lazy": each block of 1 MiB, when it is read first.
+        verify: Checks of packed data. None: none. "open": on opening, the checksum of each
+            shard's header, and that the bounds of ragged fields rise from 0 to the total of
+            their values. "lazy": the checksum of each block of 1 MiB, before it is first read.
 
     Attributes:
-        io: As given.
-        verify: As given.
+        io: See Args.
+        verify: See Args.
 
     Raises:
         FormatError: with `verify="open"`, a header or a bound is damaged. With "lazy", reading a
@@ -86,7 +86,7 @@ class Dataset:
 
     @property
     def extents(self) -> Extents:
-        """Where the samples lie."""
+        """Locations of the samples."""
         return self._extents
 
     @property
@@ -247,15 +247,15 @@ class FileDataset(Dataset):
 
     Args:
         path: A file, a folder of files or a sequence of files.
-        dtype: Of a raw file.
-        shape: Of one sample of a raw file.
+        dtype: Dtype of a raw file.
+        shape: Shape of one sample of a raw file.
         io: How files are read: "auto" (by file system), "mmap" or "pread".
         verify: None, "open" or "lazy", for files with checksums; see `Dataset`.
 
     Attributes:
         path: Absolute; a list of paths if a sequence was given.
-        dtype: As given.
-        shape: As given.
+        dtype: See Args.
+        shape: See Args.
 
     Example:
         >>> np.save("x.npy", np.arange(3))
@@ -299,8 +299,8 @@ class PackedDataset(Dataset):
 
     Attributes:
         path: Absolute.
-        split: As given.
-        manifest: What `fastload.json` says.
+        split: See Args.
+        manifest: Content of `fastload.json`.
 
     Raises:
         FormatError: the folder is not, not completely or no longer what `fastload pack` wrote.
@@ -361,13 +361,13 @@ def open(
     Args:
         path: A folder written by `fastload pack`; a `.npy`, safetensors or raw file; a folder of
             `.npy` or `.safetensors` shards, in natural order; or a sequence of files of one kind.
-        dtype: Of a raw file: a name such as "uint16", numpy's or torch's.
-        shape: Of one sample of a raw file, with or without a leading -1.
+        dtype: Dtype of a raw file: a name such as "uint16", numpy's or torch's.
+        shape: Shape of one sample of a raw file, with or without a leading -1.
         split: The name of a split of a packed folder; None for all samples.
         io: How files are read: "auto" (by file system), "mmap" or "pread".
-        verify: What is compared with the checksums of packed data: None: nothing; "open": now,
-            the header of each shard, and that the bounds of ragged fields rise from 0 to the
-            total of their values; "lazy": each block of 1 MiB, when it is read first.
+        verify: Checks of packed data. None: none. "open": on opening, the checksum of each
+            shard's header, and that the bounds of ragged fields rise from 0 to the total of
+            their values. "lazy": the checksum of each block of 1 MiB, before it is first read.
 
     Raises:
         FormatError: a file is not what it says it is, or files disagree; the message names them.

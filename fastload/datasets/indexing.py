@@ -15,7 +15,7 @@ def selected(index: Any, length: int) -> Sequence[Any] | None:
     per sample.
 
     Args:
-        index: Of `dataset[index]`.
+        index: Index of `dataset[index]`.
         length: Samples of the dataset.
 
     Raises:

@@ -42,7 +42,7 @@ class Mixture:
         weights: How often each is read, relative to the others; None: by its size, so that each
             sample comes once an epoch. Numbers count as they are printed: 0.1 is a tenth. What does
             not fit 62 bits is rounded, once. A dataset of weight 0 is never read.
-        seed: Of the permutations, in [0, 2**64); None: passes are in order.
+        seed: Seed of the permutations, in [0, 2**64); None: passes are in order.
         exhausted: End of an epoch. "stop": before a dataset would repeat; "repeat": when each
             dataset was read once, while shorter ones repeat; "drop": when each sample was read
             once: exhausted datasets drop out, and the others continue in their proportions.
@@ -214,7 +214,7 @@ class Mixture:
         """Returns the dataset of each sample, and its index there.
 
         Args:
-            indices: Of samples, (n,), as for `mixture[index]`.
+            indices: Indices of samples, (n,), as for `mixture[index]`.
 
         Returns:
             The numbers of their datasets, and their indices there: int64, (n,), both.

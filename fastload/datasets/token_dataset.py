@@ -47,7 +47,7 @@ class TokenDataset(Dataset):
             in natural order; or a sequence of files. All have one dtype.
         seq_len: Tokens of x; a window has one more. None with `documents`.
         stride: Tokens from one window to the next; None: `seq_len`.
-        dtype: Of the tokens in the file; None: as its header says, uint16 in a raw file.
+        dtype: Dtype of the tokens in the file; None: as its header says, uint16 in a raw file.
         targets: True: a sample is (x, y), two arrays (seq_len,), y one token later than x. False:
             the whole window, an array (seq_len + 1,).
         documents: True: a sample is `{"tokens": [length]}`, a document of a Megatron index, as
@@ -61,12 +61,12 @@ class TokenDataset(Dataset):
 
     Attributes:
         path: Absolute; a list of paths if a sequence was given.
-        seq_len: As given.
+        seq_len: See Args.
         stride: Tokens from one window to the next; None with `documents`.
-        dtype: Of the tokens in the file, as a name.
-        targets: As given.
-        documents: As given.
-        vocab_size: As given.
+        dtype: Dtype of the tokens in the file, as a name.
+        targets: See Args.
+        documents: See Args.
+        vocab_size: See Args.
 
     Raises:
         FormatError: a file is damaged, is of another format, does not fit its index or header, or

@@ -41,9 +41,9 @@ def number_field(name: str, dtype: np.dtype[Any], shape: Sequence[int]) -> Field
     """Returns the field for arrays of a numpy dtype in any byte order. Dates and times are int64.
 
     Args:
-        name: Of the field.
-        dtype: Of the arrays.
-        shape: Of one sample.
+        name: Name of the field.
+        dtype: Dtype of the arrays.
+        shape: Shape of one sample.
 
     Raises:
         TypeError: the dtype is not one of plain numbers.
@@ -81,9 +81,9 @@ def read_extents(array: npt.NDArray[Any], name: str, dtype: str | None = None) -
     """Returns the samples along the first axis of a `readable` array. A sample is a bare array.
 
     Args:
-        array: Of shape (samples, ...); later writes to it are seen.
-        name: Of the field.
-        dtype: What the bytes mean where numpy has no name for it, such as "bfloat16".
+        array: Array of shape (samples, ...); later writes are visible.
+        name: Name of the field.
+        dtype: Dtype of the bytes if numpy has no name for it, such as "bfloat16".
     """
     field = Field(name, dtype or array.dtype.name, array.shape[1:])
     rows = len(array)
@@ -157,12 +157,12 @@ class MappedFile:
     """Location of an array in a file, stored in pickles instead of the values.
 
     Attributes:
-        path: Of the file.
+        path: Path of the file.
         offset: The byte of the file where the lowest byte of the array lies.
         size_bytes: From there to behind the highest one.
-        dtype: Of the array.
-        shape: Of the array.
-        strides: Of the array.
+        dtype: Dtype of the array.
+        shape: Shape of the array.
+        strides: Strides of the array.
         first: Bytes from the lowest byte to the first number.
     """
 

@@ -140,7 +140,7 @@ def bounds_fault(bounds: Int64Array, rows: int, total: int) -> str | None:
 
     Args:
         bounds: int64, (rows + 1,).
-        rows: Of the shard.
+        rows: Number of rows of the shard.
         total: The elements of its values.
     """
     if len(bounds) != rows + 1:

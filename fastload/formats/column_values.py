@@ -160,7 +160,7 @@ def ragged_samples(
 
     Args:
         values: The elements of all samples.
-        field: Of the samples: text becomes str, bytes and encoded images bytes, numbers arrays.
+        field: Field of the samples: text becomes str, bytes and images bytes, numbers arrays.
         lengths: Elements of each sample.
         rows: The index of each sample, for messages.
 

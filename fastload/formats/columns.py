@@ -41,10 +41,10 @@ class Blocks(NamedTuple):
     Attributes:
         begin: Offset of the first block, after the header.
         end: Offset of the end of the last block, which may be shorter.
-        block_bytes: Of each other one; a power of two.
+        block_bytes: Size in bytes of the other blocks; a power of two.
         crcs: The byte where the blocks' checksums lie, little-endian uint32s. That of the header
             lies right before them.
-        lazy: Whether a block is checked before it is read first.
+        lazy: True if a block is checked before it is first read.
     """
 
     begin: int
@@ -59,7 +59,7 @@ class FileSource(NamedTuple):  # not a dataclass: ten thousand are made in milli
 
     Attributes:
         path: Absolute, undecodable bytes escaped.
-        size_bytes: Of the file.
+        size_bytes: Size in bytes of the file.
         blocks: The part of it that has checksums.
         identity: Device, inode and time of the last change in ns, so that no other file is read
             that was put in its place.
@@ -125,16 +125,16 @@ class Column:
     """A field's place in each shard of its group.
 
     Attributes:
-        field: What lies there.
+        field: The field.
         row_stride: Bytes from one row to the next; less than a row where windows overlap. Of a
             ragged field the bytes of an element.
         sources: One per shard.
         offsets: One per shard: the byte of its source where row 0 starts, or the ragged values.
-        bounds: Of a ragged field.
+        bounds: Bounds of a ragged field; None for other fields.
         stored: The dtype in the sources, where it is not that of the field: an integer narrower
             than 64 bits, which the core casts to int64.
-        sizes: Of images whose sizes are stored, one per shard: the byte of its source where they
-            start: uint32 (rows, 2), height and width of each, 0 where they are not known.
+        sizes: Offsets of stored image sizes in the sources, one per shard: uint32 (rows, 2), height
+            and width, 0 if unknown. None if no sizes are stored.
         strides: int64 (shards, 1 + axes of a sample): bytes from one row to the next and along each
             axis, possibly 0 or negative, as numpy counts them; None where each row is one block.
             Only memory has them; `row_stride` is then that of dense rows.

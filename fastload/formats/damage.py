@@ -25,7 +25,7 @@ class Problem:
 
     Attributes:
         file: The path of the file.
-        what: What is wrong, in words.
+        what: Description of the damage.
         block: The number of a block of 1 MiB that does not fit its checksum.
         span: The first and the last byte of the file that are concerned.
         rows: For each field that may be damaged by it, the first and the last row, counted through
@@ -53,12 +53,12 @@ class ShardCheck:
     """The check of one shard.
 
     Args:
-        path: Of the file.
-        layout: What its fields, rows and totals make of it.
+        path: Path of the file.
+        layout: Layout that follows from its fields, rows and totals.
         first_row: The row of the dataset that its first row is.
         dataset: The dataset's id and
         number: the shard's number, for a header that does not tell them.
-        crc32c: Of the whole file, if it is known.
+        crc32c: CRC-32C of the whole file, if known.
 
     Example:
         >>> check = ShardCheck("shard-000000.safetensors", layout)  # doctest: +SKIP

@@ -42,9 +42,9 @@ class Field:
     Attributes:
         name: For messages and listings; the sample's keys joined by dots.
         dtype: As torch and numpy spell it: "uint8", "bool", "bfloat16", "float8_e4m3fn", ...
-        shape: Of one sample; `()` for a number. Of one element if the field is ragged.
+        shape: Shape of a sample, `()` for a number; of an element if the field is ragged.
         ragged: Each sample has a length of its own: its shape is (length, *shape).
-        logical: What the numbers mean, where the dtype does not say it: "utf8", "bytes", "image"
+        logical: Meaning of the numbers beyond the dtype: "utf8", "bytes", "image"
             and "audio" (ragged uint8 of shape ()), "datetime64[ns]", "timedelta64[s]", ... (int64).
         sized: True in written files if height and width of each image are stored with it; not
             compared.

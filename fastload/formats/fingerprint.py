@@ -81,7 +81,7 @@ def _update_with_column(digest: hashlib._Hash, column: Column, shard_rows: Int64
 
 
 def _update_with_strided(digest: hashlib._Hash, column: Column, shard: int, rows: int) -> None:
-    """As of an array with the same content whose rows follow each other densely."""
+    """Updates the digest as for a contiguous array with the same content."""
     row_bytes, size = column.row_bytes, rows * column.row_bytes
     digest.update(size.to_bytes(8, "little"))
     some = min(rows, -(-_SAMPLE_BYTES // max(row_bytes, 1)))

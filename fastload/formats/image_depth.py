@@ -17,7 +17,7 @@ def in_8_bits(image: Any) -> Any:
     bits of 16-bit colours.
 
     Args:
-        image: Of Pillow, open.
+        image: An open Pillow image.
 
     Raises:
         ValueError: its pixels are floats or 32-bit integers, whose range is not known.

@@ -30,12 +30,12 @@ class Shards:
     """The files of one column group, in the order of their rows.
 
     Attributes:
-        name: Of the group.
-        fields: Of its columns.
+        name: Name of the column set.
+        fields: Fields of its columns.
         file_name: With `{:06d}` where the shard's number goes.
-        rows: Of each shard.
-        file_bytes: Of each shard.
-        crc32c: Of each whole file, as 8 hexadecimal digits.
+        rows: Number of rows of each shard.
+        file_bytes: Size in bytes of each shard.
+        crc32c: CRC-32C of each whole file, as 8 hexadecimal digits.
         totals: For each ragged field, by name, the elements in each shard.
     """
 
@@ -49,7 +49,7 @@ class Shards:
 
     @functools.cached_property
     def places(self) -> Places:
-        """Where everything lies in the shards."""
+        """Location of the fields in the shards."""
         totals = [self.totals[field.name] for field in self.fields if field.ragged]
         return place_shards(self.fields, self.rows, totals)
 
@@ -87,9 +87,9 @@ class Leftover:
 
     Attributes:
         reason: Why they were not read.
-        count: How many there are.
-        paths: Of the first `MAX_LEFTOVER_PATHS` of them, below the input folder; members of an
-            archive behind its name.
+        count: Number of files.
+        paths: Paths of the first `MAX_LEFTOVER_PATHS` files, relative to the input folder; members
+            of an archive after its name.
     """
 
     reason: str
@@ -108,12 +108,12 @@ class Manifest:
         dataset: The id that the shards carry, 64 hexadecimal digits: a hash of the plan.
         class_fields: For each field that numbers classes, its classes.
         skipped: Inputs that were left out.
-        source: What was packed, in JSON's types; `kind` is always there.
+        source: Description of the input in JSON types; `kind` always exists.
         generation: Counts how often samples or fields were added.
         splits: Ranges [start, stop) of samples by name.
-        leftovers: What was not read of the input, by reason.
+        leftovers: Files of the input that were not read, by reason.
         names: The files of the original names of the samples; none where no names are known.
-        missing: What was left out and replaced because values were missing.
+        missing: Counts of dropped and filled samples with missing values.
 
     Example:
         >>> read_manifest("data/train").rows  # doctest: +SKIP

@@ -12,7 +12,7 @@ class MissingCounts:
 
     Attributes:
         dropped_rows: Samples that were left out.
-        dropped: Those of them of which a field was missing, by the field's name.
+        dropped: Number of them in which a field was missing, by the name of the field.
         filled: Samples of which missing values were replaced, by the field's name.
 
     Example:

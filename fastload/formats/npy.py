@@ -32,9 +32,9 @@ class Header:
     """Header of a `.npy` file, and the offset of its data.
 
     Attributes:
-        dtype: Of the numbers as they lie in the file.
-        fortran: Whether they are in Fortran order.
-        shape: Of the array.
+        dtype: Dtype of the numbers in the file.
+        fortran: True if they are in Fortran order.
+        shape: Shape of the array.
         data_offset: Where the numbers begin.
         meaning: The name of the dtype, where numpy has none for it: "bfloat16" of uint16.
     """
@@ -71,7 +71,7 @@ def read_header(source: Readable, meaning: str | None = None) -> Header:
     """Reads and checks the header of a `.npy` file; never unpickles.
 
     Args:
-        source: Of the header.
+        source: Source of the header.
         meaning: The dtype of arrays that numpy writes as bytes without a name ("|V2"), which it
             does with those of ml_dtypes.
 

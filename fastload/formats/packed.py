@@ -61,7 +61,7 @@ def read_extents(
     Args:
         folder: The folder.
         split: The name of a split; None for all samples.
-        manifest: What `read_manifest` read of this folder just now, or None.
+        manifest: Result of `read_manifest` for this folder, or None.
 
     Raises:
         FormatError: as `read_manifest`; or a shard is missing or has another size than the

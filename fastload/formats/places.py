@@ -18,7 +18,7 @@ def described_place(extents: object, field: str, index: int) -> str:
     Args:
         extents: The dataset; anything but `Extents` has no places.
         field: The name of the field whose file is meant.
-        index: Of the sample in the dataset.
+        index: Index of the sample in the dataset.
 
     Returns:
         Such as " (shard-000002.safetensors: row 17, packed from cat/4.jpg)"; empty for memory.

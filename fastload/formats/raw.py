@@ -23,9 +23,9 @@ def read_extents(paths: Paths, dtype: Any, shape: int | Sequence[int]) -> Extent
 
     Args:
         paths: A file, a folder of `.bin` files (in natural order) or a sequence of files.
-        dtype: Of the numbers, little-endian: a name ("uint16", "bfloat16"), numpy's or torch's.
-        shape: Of one sample, with or without a leading -1: `(3, 32, 32)`, `(-1, 1024)`, `1024`,
-            `()` for samples that are single numbers.
+        dtype: Dtype of the numbers, little-endian: a name such as "uint16", numpy's or torch's.
+        shape: Shape of a sample, with or without a leading -1: `(3, 32, 32)`, `(-1, 1024)`,
+            `1024`, `()` for samples that are single numbers.
 
     Raises:
         FormatError: the size of a file is no multiple of a sample's, or its first bytes are those

@@ -98,7 +98,7 @@ def read_header(source: FileSource, takes: Callable[[str], bool] = _takes_all) -
 
     Args:
         source: The file.
-        takes: Whether a field is needed; of the others, dtype and shape are not checked.
+        takes: Returns True for needed fields; dtype and shape of others are not checked.
 
     Raises:
         FormatError: the file is truncated or has bytes behind its last tensor; the header is no
@@ -189,7 +189,7 @@ def _check_tiling(path: str, spans: list[tuple[int, int, str]], data_bytes: int)
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a field lies in a file; `total` and `bounds` only of ragged ones, `sizes` of images."""
+    """Location of a field; `total` and `bounds` for ragged fields, `sizes` for images."""
 
     field: Field
     rows: int
@@ -209,7 +209,7 @@ def read_extents(paths: Paths, takes: Callable[[str], bool] = _takes_all) -> Ext
 
     Args:
         paths: A file, a folder of `.safetensors` files (in natural order) or a sequence of files.
-        takes: Whether a field is needed; the others are not checked.
+        takes: Returns True for needed fields; others are not checked.
 
     Raises:
         FormatError: a file is damaged, has no tensors, a tensor without a first dimension or
@@ -311,7 +311,7 @@ def _fields(source: FileSource, tensors: dict[str, Tensor]) -> tuple[Field, ...]
 
 
 def _place(source: FileSource, field: Field, tensors: dict[str, Tensor]) -> _Place:
-    """Where a field lies, once it is known that the tensors are as it says."""
+    """Returns the location of a field, after checking that the tensors match it."""
     dtype, shape = field.dtype, field.shape
     if dtype == "complex128":  # which the format lacks
         dtype, shape = "float64", (*shape, 2)

@@ -51,7 +51,7 @@ class Layout:
 
     Attributes:
         fields: The columns' fields.
-        rows: Of the shard.
+        rows: Number of rows of the shard.
         totals: For each ragged field, the elements of all samples.
         tensors: All entries of the header, pads and checksums too, in the order of the file.
         columns: For each field, the byte of the file where its column starts, or its values.
@@ -108,7 +108,7 @@ def shard_layout(fields: Sequence[Field], rows: int, totals: Sequence[int] = ())
 
     Args:
         fields: The columns, in the order of the dataset.
-        rows: Of this shard.
+        rows: Number of rows of this shard.
         totals: For each ragged field, the elements of all its samples in this shard.
 
     Raises:
@@ -197,7 +197,7 @@ def place_shards(
 
     Args:
         fields: The columns, in the order of the dataset.
-        shard_rows: Of each shard.
+        shard_rows: Number of rows of each shard.
         totals: For each ragged field, its elements in each shard.
 
     Raises:

@@ -79,7 +79,7 @@ def refuse_other_formats(source: FileSource, needed: str) -> None:
 
     Args:
         source: The file.
-        needed: What it is about to be read as, such as "raw numbers".
+        needed: Expected type of the file, such as "raw numbers".
 
     Raises:
         FormatError: the file is something else.

@@ -47,7 +47,7 @@ class TokenFile:
     Attributes:
         source: The file.
         offset: The byte of its first token.
-        dtype: Of a token.
+        dtype: Dtype of a token.
         count: Tokens.
         documents: int64 (documents + 1,): where documents begin, in tokens, from 0 to `count`;
             None if the file does not say.
@@ -66,7 +66,7 @@ def read_files(paths: Paths, dtype: Any = None) -> list[TokenFile]:
     Args:
         paths: A `.bin` or `.npy` file; Megatron's `.bin`, `.idx` or what the two names begin with;
             a folder of such files, in natural order; or a sequence of files.
-        dtype: Of the tokens; None: as a header says, uint16 in raw files.
+        dtype: Dtype of the tokens; None: as a header says, uint16 in raw files.
 
     Raises:
         FormatError: a file is damaged or not of tokens, or files differ in dtype.
@@ -94,7 +94,7 @@ def check_vocabulary(file: TokenFile, vocab_size: int, *, big_endian: bool = Fal
     """Reads all tokens of a file, unless its dtype holds no other ids.
 
     Args:
-        file: Of tokens.
+        file: File of tokens.
         vocab_size: A token must be less, and not negative.
         big_endian: The byte order of the file.
 
@@ -281,7 +281,7 @@ def window_extents(
     """Windows of `seq_len + 1` tokens, none across two files.
 
     Args:
-        files: Of one dtype.
+        files: Token files of one dtype.
         seq_len: Tokens that a model sees.
         stride: Tokens from one window to the next.
         targets: A sample is (x, y), the first and the last `seq_len` tokens of the window; else the
@@ -313,7 +313,7 @@ def document_extents(files: Sequence[TokenFile], documents: Sequence[Int64Array]
     """Whole documents: samples `{"tokens": [length]}`.
 
     Args:
-        files: Of one dtype.
+        files: Token files of one dtype.
         documents: For each file where its documents begin, in tokens; one more than documents.
     """
     held = [np.ascontiguousarray(bounds, np.int64) for bounds in documents]

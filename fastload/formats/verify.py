@@ -32,11 +32,11 @@ class VerifyReport:
     """Result of a verification.
 
     Attributes:
-        path: As given, absolute.
+        path: The absolute path.
         level: "full": every byte was compared; "quick": sizes, headers, bounds and what the
             checksums say of each other; "sizes": the files have no checksums.
         files: Their number.
-        bytes: Of all files.
+        bytes: Total size in bytes of all files.
         problems: All that is damaged, file by file.
 
     Example:
@@ -78,8 +78,8 @@ def verify(
     Args:
         path: As for `fastload.open`; also a shard of packed data by itself.
         full: Compare every byte with its checksum.
-        dtype: Of a raw file.
-        shape: Of one sample of a raw file.
+        dtype: Dtype of a raw file.
+        shape: Shape of one sample of a raw file.
         threads: How many read; None takes one per CPU core, at most 8.
         progress: With `full` called now and then with the bytes that were read and all bytes.
 

@@ -157,7 +157,7 @@ def find_splits(paths: Iterable[str]) -> tuple[str, list[str]]:
     """A folder in which files lie in several folders named as splits are, and these names.
 
     Args:
-        paths: Of the files, below some folder.
+        paths: Paths of the files, below some folder.
 
     Returns:
         The path of the folder below that one, and two names or more; or "" and none.

@@ -115,7 +115,7 @@ class EpochSetup:
     """Snapshot of a loader's settings for one epoch of a native iterator.
 
     Attributes:
-        plan: What the engine gathers and how it is collated.
+        plan: Fields that the engine gathers, and how they are collated.
         feed: Which indices are loaded, and when they are drawn.
         resources: Memory, threads and counters of the engine.
         device: Where batches are copied.

@@ -37,7 +37,7 @@ def resolved_tail(tail: str | None, drop_last: bool) -> str:
 
     Args:
         tail: As given; None: determined by `drop_last`.
-        drop_last: As given.
+        drop_last: See Args.
 
     Raises:
         ValueError: there is no such tail, or it contradicts `drop_last`.

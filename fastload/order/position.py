@@ -27,7 +27,7 @@ class Position:
         unit: Unit of `first`, `step`, `end` and `offset`.
         step: Count of a full batch; 1 for batches.
         end: Count of the whole epoch; None if unknown.
-        key: What is needed to compute the order of the epoch again.
+        key: Values from which the order of the epoch can be computed again.
         resumed: True if torch drew the order when the epoch started, before it was saved.
         base_seed: torch's base seed, if random transforms depend on it.
         turns: Number of batches that were loaded or failed.

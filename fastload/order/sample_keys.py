@@ -26,10 +26,10 @@ class KeyedIndex(int):
         is_real: False for a sample that only fills up the last step.
 
     Attributes:
-        seed: As given.
-        epoch: As given.
-        draw: As given.
-        is_real: As given.
+        seed: See Args.
+        epoch: See Args.
+        draw: See Args.
+        is_real: See Args.
     """
 
     seed: int
@@ -58,7 +58,7 @@ class FetchedSamples(list[Any]):
         indices: Their indices, as passed to the dataset.
 
     Attributes:
-        indices: As given.
+        indices: See Args.
     """
 
     def __init__(self, samples: Iterable[Any] = (), indices: Sequence[Any] = ()) -> None:

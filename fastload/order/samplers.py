@@ -91,7 +91,7 @@ class SamplerView:
         """Returns whether batches report which of their samples are real.
 
         Args:
-            tail: Of the loader; the base sampler's own is used if it has one.
+            tail: Tail of the loader; the tail of the base sampler takes precedence.
         """
         base = self.base
         return (base.tail if isinstance(base, KeyedSampler) else tail) == "mask"

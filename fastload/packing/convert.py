@@ -122,7 +122,7 @@ def pack(
     `fastload.open` refuses it.
 
     Args:
-        source: What to pack:
+        source: The input:
 
             - a folder of class folders of images: samples are tuples (image uint8
               (height, width, 3), label int64). Classes and order are those of torchvision's

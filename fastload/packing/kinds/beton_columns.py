@@ -36,7 +36,7 @@ class BetonColumn(abc.ABC):
     """A field of the file.
 
     Attributes:
-        name: Of the field.
+        name: Name of the field.
         starts: int64 (samples): file offset of each sample in bytes.
         sizes: int64 (samples): size of each sample in bytes.
     """
@@ -153,7 +153,7 @@ class BetonRecords(Records):
     """The samples of a file.
 
     Attributes:
-        path: Of the file.
+        path: Path of the file.
         numbers: int64 (samples): the number of each in the file.
         columns: The fields.
     """

@@ -49,8 +49,8 @@ def open_csv(
         delimiter: Between values; None takes tabs for `.tsv` and `.tab`, else commas. "\t" and
             "tab" are tabs.
         columns: Their names, for files without a line of them.
-        dtypes: What columns hold, by name; "text" leaves them as they are.
-        encoding: Of the text; None is UTF-8.
+        dtypes: Dtypes of columns, by name; "text" keeps the text.
+        encoding: Encoding of the text; None is UTF-8.
         strict: Nothing is left out in any case.
         wanted: The fields that are read.
 

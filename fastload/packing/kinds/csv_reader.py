@@ -24,7 +24,7 @@ class CsvReader(Reader):
     """Units are blocks of whole rows.
 
     Attributes:
-        names: Of the columns of the first file.
+        names: Names of the columns of the first file.
         text: How rows are written.
         types: Names and pyarrow types of the columns that are read.
         others: The names of the columns of files that have others, or another order, by path.
@@ -47,7 +47,7 @@ class CsvReader(Reader):
         """Parses a block into a table.
 
         Args:
-            content: Of the block.
+            content: Content of the block.
             types: The types of the columns that are read.
             unit: The block.
             more: Columns that are read, too, with types that pyarrow chooses.

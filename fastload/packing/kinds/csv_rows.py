@@ -109,7 +109,7 @@ class CsvText:
 
     Attributes:
         delimiter: Between values.
-        encoding: Of the files; None is UTF-8.
+        encoding: Encoding of the files; None is UTF-8.
         is_checked: All of the text must be UTF-8, not only the columns that are read.
     """
 
@@ -123,7 +123,7 @@ class CsvText:
         """Whole rows of about a megabyte each.
 
         Args:
-            path: Of the file.
+            path: Path of the file.
             has_names: The first row are the names of the columns; it comes first, with -1 rows.
             offset: Start of a row in bytes.
 

@@ -46,7 +46,7 @@ class Hdf5Column(Column):
     """One dataset in each of several files.
 
     Attributes:
-        name: Of the dataset in the files.
+        name: Name of the dataset in the files.
         files: Their paths.
         lengths: The samples in each.
         mean: Bytes of a sample of a ragged field.

@@ -61,7 +61,7 @@ class ImagesPart(Part):
         items: The images.
         image: The field: uint8 (height, width, 3), or ragged for the bytes of the files.
         first: The image that has this shape without being resized; empty if all are resized.
-        size: What images are resized to.
+        size: Size to which images are resized.
         strict: A bad image is an error.
     """
 

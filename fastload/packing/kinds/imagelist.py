@@ -40,8 +40,8 @@ class LabelledImages(Records):
     """Images of a folder with their labels.
 
     Attributes:
-        folder: Of the images.
-        names: Of the files in it.
+        folder: Folder of the images.
+        names: Names of the files in the folder.
         labels: int64 or float64 (samples).
         table: The file that names them, first.
         lines: int64 (samples): where it does.
@@ -119,7 +119,7 @@ def open_imagelist(
     Args:
         inventory: The folder of the images.
         labels: The CSV file. Its first line names its columns, unless it names an image.
-        label_column: That of the labels; None takes the second.
+        label_column: Column of the labels; None: the second column.
         resize: (height, width) of all images; one number is both.
         resize_shorter: The shorter side of all images, of which the square in the middle is kept.
         encoded: Keep images as the bytes of their files.

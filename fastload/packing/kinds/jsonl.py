@@ -80,10 +80,10 @@ def open_jsonl(
         tokenizer: Samples are the tokens of a text, instead of the values of the lines.
         text_field: The key of that text.
         eos: The token that ends each text.
-        dtype: Of the tokens; None takes the narrowest unsigned one that holds the vocabulary.
-        dtypes: Of numbers, by the names of fields; others are int64, float64 and bool.
+        dtype: Dtype of the tokens; None: the narrowest unsigned dtype that holds the vocabulary.
+        dtypes: Dtypes of numbers, by the names of fields; others are int64, float64 and bool.
         ragged: Fields whose lists vary in length, though the 64 lines checked have one length.
-        encoding: Of the text; None is UTF-8.
+        encoding: Encoding of the text; None is UTF-8.
         strict: A line that cannot be parsed is an error.
         wanted: The fields that are read.
 

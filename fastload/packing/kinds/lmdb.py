@@ -39,10 +39,10 @@ class Entries(Records):
     """Entries of an environment.
 
     Attributes:
-        path: Of the folder or file.
+        path: Path of the folder or file.
         keys: In their order.
         decoder: `module:function` of key and value, or None.
-        opening: Of the environment.
+        opening: Identifies this opening of the environment, for caches of a process.
         database: The name of the one that is read; None for the main one.
         wanted: The fields of the decoder's samples that are read.
     """

@@ -151,9 +151,9 @@ def open_samples(
     """Opens a dataset; its schema is inferred from some of its samples.
 
     Args:
-        handle: Of the dataset.
+        handle: Handle of the dataset.
         wanted: The fields that are read.
-        dtypes: What numbers are read as, by the names of fields.
+        dtypes: Dtypes of numbers, by the names of fields.
 
     Raises:
         TypeError: no map-style dataset, or a leaf of a sample cannot be packed.

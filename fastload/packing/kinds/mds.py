@@ -41,8 +41,8 @@ class MdsDecoder(Decoder):
     """Splits a sample into its columns.
 
     Attributes:
-        names: Of the columns.
-        encodings: Of each.
+        names: Names of the columns.
+        encodings: Encoding of each column.
         sizes: Bytes of each; None where each sample says it.
         wanted: The fields that are read.
     """

@@ -34,7 +34,7 @@ class DocumentsColumn(Column):
         given: The files that were given.
         files: The `.bin` files.
         mean: Bytes of a document, on average.
-        opening: Of the indices.
+        opening: Identifies this opening of the indices, for caches of a process.
     """
 
     given: tuple[str, ...]

@@ -71,7 +71,7 @@ def open_npz(
 
     Args:
         inventory: The file.
-        dtype: Of arrays of ml_dtypes, whose dtype numpy does not write down.
+        dtype: Dtype of ml_dtypes arrays, which `.npy` headers do not store.
         strict: Nothing is left out in any case.
         wanted: The fields that are read.
 

@@ -41,7 +41,7 @@ class TarDecoder(Decoder):
 
     Attributes:
         contents: Makes values of them.
-        names: Those that every sample has, without the key.
+        names: Names that every sample has, without the key.
     """
 
     contents: Contents
@@ -175,7 +175,7 @@ def _samples(
     """Returns the start offsets and the sizes of the samples.
 
     Args:
-        path: Of the archive.
+        path: Path of the archive.
         members: In their order.
         seen: Counts which names samples have.
         links: Gets those of samples that have some.

@@ -26,8 +26,8 @@ class Member:
     """A field of a sample.
 
     Attributes:
-        key: Of the sample.
-        name: Of the field.
+        key: Key of the sample.
+        name: Name of the field.
         start: The offset of its first header.
         end: The offset behind its content.
         linked: Where its content lies, if that is elsewhere in the archive.
