@@ -343,14 +343,15 @@ def test_many_engines_live_at_once_on_one_pool() -> None:
 
 
 def test_workers_fill_the_depth_after_a_consumer_that_helped_has_left() -> None:
-    """While a consumer comes right back, one of as many workers as cores rests."""
+    """One worker rests while a consumer comes right back; batches are made when it has left."""
     table, fields, _ = counting(1000, 10)
     batches, taken, depth = 6000, 3000, 32
     order = _core.ArrayOrder(np.arange(10 * batches) % 1000, 10, False)
     engine = engine_over(table, fields, order, os.cpu_count() or 1, depth)
     for k in range(taken):
         assert engine.next()[0][0] == 10 * k % 1000
-    wait_for(lambda: engine.stats()["ready"] == depth)
+    # Idle workers are woken once an eighth of the depth is missing.
+    wait_for(lambda: engine.stats()["ready"] > depth - depth // 8)
     for k in range(taken, batches):
         assert engine.next()[0][0] == 10 * k % 1000
     assert engine.next() is None
