@@ -11,7 +11,7 @@ namespace fastload {
 namespace {
 
 constexpr unsigned kStreamNonBlocking = 1;
-constexpr unsigned kEventBlockingSync = 1;  // a thread that waits for it sleeps
+constexpr unsigned kEventDisableTiming = 2;
 constexpr int kCaptureModeRelaxed = 2;
 constexpr CudaResult kNotInitialized = 3;
 constexpr int kPciIdBytes = 32;
@@ -167,24 +167,26 @@ void CudaDevice::check(CudaResult result, const char* call) const {
   throw CudaError(message, result);
 }
 
-SharedEvent CudaDevice::take_event() {
+SharedEvent CudaDevice::take_event(EventKind kind) {
   CudaEvent event = nullptr;
   {
     MutexLock lock(mutex_);
-    if (!spare_events_.empty()) {
-      event = spare_events_.back();
-      spare_events_.pop_back();
+    auto& spare = spare_events(kind);
+    if (!spare.empty()) {
+      event = spare.back();
+      spare.pop_back();
     }
   }
-  if (event == nullptr) check(driver_.cuEventCreate(&event, kEventBlockingSync), "cuEventCreate");
-  return {event, [this](CudaEvent unused) { give_event(unused); }};
+  const unsigned flags = kind == EventKind::kOrdering ? kEventDisableTiming : 0;
+  if (event == nullptr) check(driver_.cuEventCreate(&event, flags), "cuEventCreate");
+  return {event, [this, kind](CudaEvent unused) { give_event(kind, unused); }};
 }
 
-void CudaDevice::give_event(CudaEvent event) noexcept {
+void CudaDevice::give_event(EventKind kind, CudaEvent event) noexcept {
   if (!usable()) return;
   try {
     MutexLock lock(mutex_);
-    spare_events_.push_back(event);
+    spare_events(kind).push_back(event);
   } catch (const std::bad_alloc&) {
     // The event is not used again.
   }

@@ -1,6 +1,7 @@
 // One GPU, shared by all loaders of the process: its context, the side stream, events.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <map>
@@ -16,6 +17,9 @@
 namespace fastload {
 
 using SharedEvent = std::shared_ptr<CUevent_st>;
+
+// Ordering events record no time: drivers record, wait for and query them several times faster.
+enum class EventKind { kOrdering, kTiming };
 
 // NOTE [Context]. Every call of the driver is made inside a Scope. It pushes the device's primary
 // context, which torch uses too, onto the calling thread and pops it at the end, so that torch's
@@ -68,7 +72,7 @@ class CudaDevice {
 
   // An event, new or used before. It is used again once the last reference is dropped, so every
   // wait for it must be enqueued by then. REQUIRES: inside a Scope. Throws CudaError.
-  SharedEvent take_event();
+  SharedEvent take_event(EventKind kind);
 
   // The kernel with this name in a PTX text, which must live as long as the process. The first call
   // loads its module, which may take the driver a second. REQUIRES: inside a Scope. Throws
@@ -77,7 +81,10 @@ class CudaDevice {
 
  private:
   CudaDevice(const Driver& driver, int ordinal);
-  void give_event(CudaEvent event) noexcept FL_EXCLUDES(mutex_);
+  void give_event(EventKind kind, CudaEvent event) noexcept FL_EXCLUDES(mutex_);
+  std::vector<CudaEvent>& spare_events(EventKind kind) FL_REQUIRES(mutex_) {
+    return spare_events_[static_cast<std::size_t>(kind)];
+  }
 
   const std::uint64_t generation_ = fork_generation();
   const Driver& driver_;
@@ -94,7 +101,7 @@ class CudaDevice {
   mutable CudaResult poison_code_ FL_GUARDED_BY(mutex_) = kCudaSuccess;
   // Set under the mutex after these, never reset; read without it, so that calls need no lock.
   mutable std::atomic<bool> is_poisoned_{false};
-  std::vector<CudaEvent> spare_events_ FL_GUARDED_BY(mutex_);
+  std::array<std::vector<CudaEvent>, 2> spare_events_ FL_GUARDED_BY(mutex_);  // by EventKind
 
   Mutex modules_mutex_;  // held while a module is loaded
   std::map<const char*, CudaModule> modules_ FL_GUARDED_BY(modules_mutex_);

@@ -49,7 +49,6 @@ using DevicePointer = unsigned long long;
   X(cuEventQuery, "cuEventQuery", (CudaEvent event))                                              \
   X(cuEventElapsedTime, "cuEventElapsedTime",                                                     \
     (float* milliseconds, CudaEvent begin, CudaEvent end))                                        \
-  X(cuEventSynchronize, "cuEventSynchronize", (CudaEvent event))                                  \
   X(cuModuleLoadData, "cuModuleLoadData", (CudaModule * module, const void* image))               \
   X(cuModuleGetFunction, "cuModuleGetFunction",                                                   \
     (CudaFunction * function, CudaModule module, const char* name))                               \

@@ -11,11 +11,13 @@ std::int64_t as_ns(double milliseconds) { return std::llround(milliseconds * 1e6
 
 }  // namespace
 
-void StreamTimes::add(Kind kind, SharedEvent begin, SharedEvent end) {
+void StreamTimes::add(Kind kind, SharedEvent begin, SharedEvent end, int batches) {
   MutexLock lock(mutex_);
   Spans& spans = spans_of(kind);
   if (spans.open.size() >= kQuerySpans) drop_passed(spans);
-  if (spans.open.size() < kMaxSpans) spans.open.push_back({std::move(begin), std::move(end)});
+  if (spans.open.size() < kMaxSpans) {
+    spans.open.push_back({std::move(begin), std::move(end), batches});
+  }
 }
 
 StreamFigures StreamTimes::read() noexcept {
@@ -35,11 +37,11 @@ StreamFigures StreamTimes::read() noexcept {
 void StreamTimes::drop_passed(Spans& spans) noexcept {
   while (!spans.open.empty()) {
     float milliseconds = 0;
-    const auto& [begin, end] = spans.open.front();
+    const auto& [begin, end, batches] = spans.open.front();
     const CudaResult result =
         device_->driver().cuEventElapsedTime(&milliseconds, begin.get(), end.get());
     if (result == kCudaNotReady) return;
-    if (result == kCudaSuccess) spans.passed_ms += static_cast<double>(milliseconds);
+    if (result == kCudaSuccess) spans.passed_ms += static_cast<double>(milliseconds) * batches;
     spans.open.pop_front();
   }
 }

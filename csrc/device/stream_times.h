@@ -1,4 +1,4 @@
-// Measures how long the streams of a GPU took for the batches of a loader.
+// Estimates how long the streams of a GPU took for the batches of a loader, from some of them.
 #pragma once
 
 #include <array>
@@ -17,8 +17,32 @@ namespace fastload {
 
 struct StreamFigures {
   std::int64_t bytes;     // copied to the GPU
-  std::int64_t copy_ns;   // of the side stream, for copies and kernels
-  std::int64_t stall_ns;  // of the consumer's stream, which had no work until a batch arrived
+  std::int64_t copy_ns;   // of side streams, for copies and kernels; estimated
+  std::int64_t stall_ns;  // of the consumer's streams, idle until a batch arrived; estimated
+};
+
+// NOTE [Sampled times]. Timing events are slow, so an iterator times only some batches: the first
+// kAllTimed, because loaders start slowly, then one in kTimedEvery, whose time also counts for the
+// batches before it that are not timed. 13 shares no factor with the usual numbers of batches per
+// optimizer step, so that each batch of an accumulation is timed in turn.
+class TimedBatches {
+ public:
+  // Counts a batch. Returns the number of batches for which its time counts; 0: it is not timed.
+  int next() {
+    if (count_ < kAllTimed) {
+      ++count_;
+      return 1;
+    }
+    untimed_ = (untimed_ + 1) % kTimedEvery;
+    return untimed_ == 0 ? kTimedEvery : 0;
+  }
+
+  static constexpr int kAllTimed = 16;
+  static constexpr int kTimedEvery = 13;
+
+ private:
+  int count_ = 0;    // up to kAllTimed
+  int untimed_ = 0;  // batches since the last timed one
 };
 
 // NOTE [Times]. A span is the time between two events. No thread waits for events: they are queried
@@ -36,10 +60,10 @@ class StreamTimes {
   void count_bytes(std::size_t bytes) noexcept {
     bytes_.fetch_add(static_cast<std::int64_t>(bytes), std::memory_order_relaxed);
   }
-  // Adds the span between two events that were recorded in one stream. If the driver fails, the
-  // span is dropped; the driver reports the error again at its next call. REQUIRES: inside a Scope.
-  // Throws std::bad_alloc.
-  void add(Kind kind, SharedEvent begin, SharedEvent end);
+  // Adds the span between two timing events that were recorded in one stream, `batches` times. If
+  // the driver fails, the span is dropped; the driver reports the error again at its next call.
+  // REQUIRES: inside a Scope. Throws std::bad_alloc.
+  void add(Kind kind, SharedEvent begin, SharedEvent end, int batches);
   // The sums of all spans that have passed; if the device has failed, those known before; zeros in
   // a forked child.
   StreamFigures read() noexcept;
@@ -47,6 +71,7 @@ class StreamTimes {
  private:
   struct Span {
     SharedEvent begin, end;
+    int batches;
   };
   struct Spans {
     std::deque<Span> open;

@@ -40,8 +40,7 @@ Transfer::~Transfer() {
   if (running_.empty() || !device_->usable()) return;
   try {
     const CudaDevice::Scope scope(*device_);
-    const CudaEvent last = running_.back().ready.get();  // the side stream is in order
-    device_->check(device_->driver().cuEventSynchronize(last), "cuEventSynchronize");
+    for (drop_done(); !running_.empty(); drop_done()) std::this_thread::sleep_for(kQueryInterval);
   } catch (const std::exception&) {
     // No copies run on a GPU that has failed.
   }
@@ -55,12 +54,15 @@ void Transfer::check(CudaStream consumer) const {
 Transfer::Answer Transfer::ask(CudaStream consumer) {
   const CudaDevice::Scope scope(*device_);
   const bool captured = is_captured(consumer);
-  asked_.consumer = consumer;
   if (captured) {
-    asked_.event.reset();
+    asked_ = {};
   } else {
-    if (asked_.event == nullptr) asked_.event = device_->take_event();
-    record(asked_.event, consumer);
+    if (!asked_.is_open) asked_ = {true, consumer, timed_stalls_.next(), nullptr};
+    asked_.consumer = consumer;
+    if (asked_.batches > 0) {
+      if (asked_.event == nullptr) asked_.event = device_->take_event(EventKind::kTiming);
+      record(asked_.event, consumer);
+    }
   }
   drop_done();
   return {next_ - static_cast<Ticket>(running_.size()), captured};
@@ -75,17 +77,23 @@ Transfer::Ticket Transfer::submit(const Shipment& shipment, CudaStream consumer,
   for (const PixelJob& job : shipment.pixels) load_kernel(*device_, *job.images.plan);
   std::vector<Staged> staged;
   Running running{nullptr, stage(shipment, staged)};
-  running.ready = device_->take_event();
-  const SharedEvent begin = device_->take_event();
+  running.ready = device_->take_event(EventKind::kOrdering);
+  const int timed = timed_copies_.next();
+  SharedEvent begin, end;
+  if (timed > 0) {
+    begin = device_->take_event(EventKind::kTiming);
+    end = device_->take_event(EventKind::kTiming);
+  }
   try {
     record(running.ready, consumer);
     MutexLock lock(device_->side_mutex());
     device_->check(driver.cuStreamWaitEvent(side, running.ready.get(), 0), "cuStreamWaitEvent");
-    record(begin, side);
+    if (timed > 0) record(begin, side);
     enqueue(shipment, running.staged, staged);
+    if (timed > 0) record(end, side);
     // The event is recorded again; the wait above keeps the first recording.
     record(running.ready, side);
-    times_->add(StreamTimes::Kind::kCopies, begin, running.ready);
+    if (timed > 0) times_->add(StreamTimes::Kind::kCopies, begin, end, timed);
     running_.push_back(std::move(running));
   } catch (...) {
     driver.cuStreamSynchronize(side);
@@ -180,10 +188,16 @@ void Transfer::make_visible(Ticket ticket, CudaStream consumer) {
     device_->check(device_->driver().cuStreamWaitEvent(consumer, running->ready.get(), 0),
                    "cuStreamWaitEvent");
   }
-  if (asked_.event == nullptr || asked_.consumer != consumer) return;
-  SharedEvent given = device_->take_event();
-  record(given, consumer);
-  times_->add(StreamTimes::Kind::kStall, std::move(asked_.event), std::move(given));
+  if (asked_.is_open && asked_.consumer == consumer) end_stall(consumer);
+}
+
+void Transfer::end_stall(CudaStream consumer) {
+  if (asked_.event != nullptr) {
+    SharedEvent end = device_->take_event(EventKind::kTiming);
+    record(end, consumer);
+    times_->add(StreamTimes::Kind::kStall, asked_.event, std::move(end), asked_.batches);
+  }
+  asked_ = {};
 }
 
 bool Transfer::done(Ticket ticket) {

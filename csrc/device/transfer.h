@@ -52,6 +52,9 @@ struct TransferStats {
 // stream before submit(). The consumer must not read before the copy: its stream waits in
 // deliver(). The host waits for neither. The caller keeps sources and targets alive until done().
 //
+// The events that order streams record no time; some batches have timing events in addition
+// (NOTE [Sampled times]).
+//
 // NOTE [Ahead]. A host may run far ahead of the GPU. The caller bounds how many batches are in
 // copying, with wait_until(); else the pinned memory that they hold would grow.
 //
@@ -107,15 +110,19 @@ class Transfer {
     std::size_t offset, bytes;
   };
 
+  // The last ask(), until its answer.
   struct Asked {
-    SharedEvent event;
+    bool is_open = false;
     CudaStream consumer = nullptr;
+    int batches = 0;    // for which the stall counts; 0: it is not timed
+    SharedEvent event;  // nullptr: it is not timed
   };
 
   bool is_captured(CudaStream consumer) const;
   void check_not_captured(CudaStream consumer) const;
   void record(const SharedEvent& event, CudaStream stream) const;
   void make_visible(Ticket ticket, CudaStream consumer);
+  void end_stall(CudaStream consumer);
   Lease stage(const Shipment& shipment, std::vector<Staged>& staged);
   void enqueue(const Shipment& shipment, const Lease& staging, const std::vector<Staged>& staged)
       FL_REQUIRES(device_->side_mutex());
@@ -127,7 +134,8 @@ class Transfer {
   const std::shared_ptr<CudaDevice> device_;
   const std::shared_ptr<SlotPool> staging_;
   const std::shared_ptr<StreamTimes> times_;
-  Asked asked_;  // of the last ask(); without an event: none, or it has been counted
+  Asked asked_;
+  TimedBatches timed_stalls_, timed_copies_;
   Ticket next_ = 0;
   std::deque<Running> running_;  // in order; drop_done() removes those in front
   Ticket waited_for_ = -1;

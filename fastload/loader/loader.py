@@ -353,7 +353,8 @@ class FastLoader(StatefulLoader[T_co]):
             - `h2d_bytes`: bytes copied to the device.
             - `h2d_s`: seconds of these copies, and of the kernels that follow them.
             - `gpu_stall_s`: seconds in which the stream that computes was idle and waited for a
-              batch.
+              batch. Both times are estimates: after the first 16 batches of an iterator, one
+              batch in 13 is timed and counts for all 13.
 
             For native data:
 

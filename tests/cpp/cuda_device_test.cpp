@@ -40,7 +40,7 @@ int capture_mode() {
 
 SharedEvent an_event_of(CudaDevice& device) {
   const CudaDevice::Scope scope(device);
-  return device.take_event();
+  return device.take_event(EventKind::kOrdering);
 }
 
 }  // namespace
@@ -174,19 +174,36 @@ int main() {
     fake_cuda_destroy_stream(stream);
   });
 
-  check::promise("events are used again", [] {
+  check::promise("events are used again, each for its kind", [] {
     const auto device = CudaDevice::get(0, FAKE_CUDA);
     const CudaDevice::Scope scope(*device);
     const auto made = fake_cuda_calls("cuEventCreate");
-    for (int round = 0; round < 10; ++round) {
-      std::set<SharedEvent> events;
-      for (int i = 0; i < 5; ++i) CHECK(events.insert(device->take_event()).second);
+    for (const EventKind kind : {EventKind::kOrdering, EventKind::kTiming}) {
+      for (int round = 0; round < 10; ++round) {
+        std::set<SharedEvent> events;
+        for (int i = 0; i < 5; ++i) CHECK(events.insert(device->take_event(kind)).second);
+      }
     }
-    CHECK_EQUAL(fake_cuda_calls("cuEventCreate"), made + 5);
+    CHECK_EQUAL(fake_cuda_calls("cuEventCreate"), made + 10);
     std::vector<SharedEvent> taken;
-    for (int i = 0; i < 5; ++i) taken.push_back(device->take_event());
+    for (int i = 0; i < 5; ++i) taken.push_back(device->take_event(EventKind::kTiming));
     fake_cuda_fail("cuEventCreate", 1, 2, 1);
-    CHECK(has(CHECK_THROWS(CudaError, device->take_event()), "cuEventCreate: CUDA_ERROR_OUT_OF"));
+    CHECK(has(CHECK_THROWS(CudaError, device->take_event(EventKind::kTiming)),
+              "cuEventCreate: CUDA_ERROR_OUT_OF"));
+  });
+
+  check::promise("only timing events record a time", [] {
+    const auto device = CudaDevice::get(0, FAKE_CUDA);
+    const CudaDevice::Scope scope(*device);
+    for (const EventKind kind : {EventKind::kOrdering, EventKind::kTiming}) {
+      const SharedEvent event = device->take_event(kind);
+      CHECK_EQUAL(driver().cuEventRecord(event.get(), nullptr), kCudaSuccess);
+      CHECK_EQUAL(driver().cuStreamSynchronize(nullptr), kCudaSuccess);
+      float milliseconds = -1;
+      const CudaResult result =
+          driver().cuEventElapsedTime(&milliseconds, event.get(), event.get());
+      CHECK((result == kCudaSuccess) == (kind == EventKind::kTiming));
+    }
   });
 
   check::promise("an error says what failed, and does no harm unless it is a sticky one", [] {

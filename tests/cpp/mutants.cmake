@@ -53,8 +53,10 @@ add_mutant(one_more_than_what_is_done_is_done
   [[return {next_ - static_cast<Ticket>(running_.size()), captured};]]
   [[return {next_ + 1 - static_cast<Ticket>(running_.size()), captured};]])
 add_mutant(the_destructor_does_not_wait
-  [[device_->check(device_->driver().cuEventSynchronize(last), "cuEventSynchronize");]]
-  [[(void)last;]])
+  [[for (drop_done(); !running_.empty(); drop_done()) std::this_thread::sleep_for(kQueryInterval);]]
+  "")
+add_mutant(only_timed_batches_record_their_end
+  [[record(running.ready, side);]] [[if (timed > 0) record(running.ready, side);]])
 
 # What whoever uses transfers may do wrong.
 add_executable(transfer_race)

@@ -148,6 +148,29 @@ void check_memory() {
     CHECK_EQUAL(fake_cuda_count("pageable"), 0);
   });
 
+  check::promise("a batch costs two records of events, and a few batches more", [] {
+    Rig rig;
+    const auto calls = [](const char* call, auto&& work) {
+      const auto before = fake_cuda_calls(call);
+      work();
+      return fake_cuda_calls(call) - before;
+    };
+    const auto load = [&](int batches) {
+      for (int i = 0; i < batches; ++i) {
+        rig.transfer->ask(rig.consumer());
+        const auto ticket = rig.submit();
+        rig.transfer->deliver(ticket, rig.consumer());
+        CHECK(rig.transfer->wait_until(ticket, never()));
+      }
+    };
+    const auto slow = fake_cuda_count("slow_waits");
+    load(TimedBatches::kAllTimed);
+    constexpr int kRounds = 10;
+    const auto records = calls("cuEventRecord", [&] { load(kRounds * TimedBatches::kTimedEvery); });
+    CHECK_EQUAL(records, kRounds * (2 * TimedBatches::kTimedEvery + 4));
+    CHECK_EQUAL(fake_cuda_count("slow_waits"), slow);
+  });
+
   check::promise("what is packed is not given back before it is copied", [] {
     Rig rig;
     fake_cuda_hold_all(1);

@@ -92,6 +92,7 @@ int64_t fake_cuda_count(const char* what) {
       {"pageable", books->pageable},
       {"misuses", books->misuses},
       {"launches", books->launches},
+      {"slow_waits", books->slow_waits},
   };
   const auto found = counts.find(name);
   return found == counts.end() ? -1 : found->second;

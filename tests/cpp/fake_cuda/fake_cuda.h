@@ -44,7 +44,8 @@ FAKE_CUDA_API int fake_cuda_capture_status(void* stream);
 FAKE_CUDA_API int64_t fake_cuda_calls(const char* function);
 // What there is: "contexts" that somebody retains, "streams", "events", "registered" ranges,
 // "host_allocations", "modules". What took place: "pageable" (asynchronous copies from memory that
-// is not pinned), "misuses" (calls that a driver may answer with anything), "launches".
+// is not pinned), "misuses" (calls that a driver may answer with anything), "launches",
+// "slow_waits" (waits of streams for events with timing, and queries of these).
 FAKE_CUDA_API int64_t fake_cuda_count(const char* what);
 // The last misuse, in words.
 FAKE_CUDA_API const char* fake_cuda_misuse(void);

@@ -119,7 +119,7 @@ struct State {
   std::map<const std::byte*, std::size_t> registered, host_allocations;
   std::deque<std::string> modules;  // their texts
   int stream_count = 0;
-  std::int64_t pageable = 0, misuses = 0, launches = 0;
+  std::int64_t pageable = 0, misuses = 0, launches = 0, slow_waits = 0;
   std::string misuse;
 
   // Those below REQUIRE the mutex.

@@ -43,6 +43,7 @@ FAKE_CUDA_API CudaResult cuStreamWaitEvent(CudaStream stream, CudaEvent handle, 
       queue->capture = queue->capture == 0 ? 0 : 2;
       return entry.books().misused("a wait that crosses a capture's border", kCaptureIsolation);
     }
+    entry.books().slow_waits += event->is_timed;
     if (event->latest == nullptr) return kSuccess;
     wait = std::make_unique<Operation>();
     wait->awaited = event->latest;
@@ -110,6 +111,7 @@ FAKE_CUDA_API CudaResult cuEventQuery(CudaEvent handle) {
     const Event* const event = entry.event(handle);
     if (event == nullptr) return entry.result();
     if (event->captured) return kCapturedEvent;
+    entry.books().slow_waits += event->is_timed;
     if (event->latest == nullptr) return kSuccess;
     if (!event->latest->done) return kNotReady;
     done = event->latest.get();
@@ -131,22 +133,5 @@ FAKE_CUDA_API CudaResult cuEventElapsedTime(float* milliseconds, CudaEvent first
   const std::int64_t ns = end->latest->time_ns - begin->latest->time_ns;
   *milliseconds = static_cast<float>(static_cast<double>(ns) / 1e6);
   return kSuccess;
-}
-
-FAKE_CUDA_API CudaResult cuEventSynchronize(CudaEvent handle) {
-  std::shared_ptr<Completion> awaited;
-  {
-    Entry entry("cuEventSynchronize", kContext | kUnsafe);
-    if (entry.result() != kSuccess) return entry.result();
-    const Event* const event = entry.event(handle);
-    if (event == nullptr) return entry.result();
-    if (event->captured) return kCapturedEvent;
-    if (event->latest == nullptr) return kSuccess;
-    awaited = event->latest;
-  }
-  const CudaResult result = wait_for(awaited);
-  const Unseen unseen;
-  awaited.reset();
-  return result;
 }
 }
