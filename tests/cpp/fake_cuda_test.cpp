@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <thread>
 #include <vector>
@@ -138,6 +139,31 @@ int main() {
     fake_cuda_fail("cuEventQuery", 1, 700, 1);
     CHECK_EQUAL(driver().cuEventQuery(any), 700);
     CHECK_EQUAL(driver().cuEventQuery(any), 700);
+    fake_cuda_forgive();
+    CHECK_EQUAL(driver().cuEventDestroy(any), 0);
+  });
+
+  check::promise("a call that is delayed takes long, and holds up no other call", [] {
+    constexpr auto kDelay = std::chrono::milliseconds(100);
+    const CudaEvent any = event();
+    fake_cuda_delay("cuEventQuery", std::chrono::microseconds(kDelay).count());
+    const auto start = std::chrono::steady_clock::now();
+    std::atomic<bool> returned{false};
+    std::thread slow([&] {
+      CudaContext context = nullptr;
+      CHECK_EQUAL(driver().cuDevicePrimaryCtxRetain(&context, 0), 0);
+      CHECK_EQUAL(driver().cuCtxPushCurrent(context), 0);
+      CHECK_EQUAL(driver().cuEventQuery(any), 0);
+      returned = true;
+    });
+    int others = 0;
+    for (int count = 0; !returned; ++others) {
+      CHECK_EQUAL(driver().cuDeviceGetCount(&count), 0);
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    slow.join();
+    CHECK(std::chrono::steady_clock::now() - start >= kDelay);
+    CHECK(others > 3);
     fake_cuda_forgive();
     CHECK_EQUAL(driver().cuEventDestroy(any), 0);
   });

@@ -68,6 +68,11 @@ class FakeGpu:
         """See fake_cuda.h."""
         self.library.fake_cuda_fail(function.encode(), nth, code, times)
 
+    def delay(self, function: str, seconds: float) -> None:
+        """See fake_cuda.h."""
+        us = ctypes.c_int64(round(seconds * 1e6))
+        self.library.fake_cuda_delay(function.encode(), us)
+
     def capture(self, stream: int, is_captured: bool) -> None:
         """Whether a graph is captured from the stream."""
         self.library.fake_cuda_capture(_handle(stream), int(is_captured))

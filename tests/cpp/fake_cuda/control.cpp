@@ -53,6 +53,10 @@ void fake_cuda_fail(const char* function, int nth, int code, int times) {
   Books()->function(function).faults.push_back({nth, code, times});
 }
 
+void fake_cuda_delay(const char* function, int64_t us) {
+  Books()->function(function).delay_us = us;
+}
+
 void fake_cuda_stick(int code) {
   const Unseen unseen;
   std::unique_lock lock(state().mutex);
@@ -66,7 +70,10 @@ void fake_cuda_pass(int64_t ns) { Books()->virtual_ns += ns; }
 void fake_cuda_forgive() {
   const Books books;
   books->sticky = 0;
-  for (auto& [name, function] : books->functions) function.faults.clear();
+  for (auto& [name, function] : books->functions) {
+    function.faults.clear();
+    function.delay_us = 0;
+  }
 }
 
 void fake_cuda_capture(void* stream, int status) { stream_of(stream)->capture = status; }

@@ -2,6 +2,9 @@
 
 #include <unistd.h>
 
+#include <chrono>
+#include <thread>
+
 namespace fake_cuda {
 
 Entry::Entry(const char* function, unsigned needs) {
@@ -11,12 +14,18 @@ Entry::Entry(const char* function, unsigned needs) {
     return;
   }
   lock_ = std::unique_lock(state().mutex);
+  if (const auto delay_us = books().function(function).delay_us; delay_us > 0) {
+    lock_.unlock();
+    std::this_thread::sleep_for(std::chrono::microseconds(delay_us));
+    lock_.lock();
+  }
   result_ = check(function, needs);
 }
 
 CudaResult Entry::injected(const char* function) {
-  auto& [calls, faults] = books().function(function);
-  ++calls;
+  Function& called = books().function(function);
+  auto& faults = called.faults;
+  ++called.calls;
   CudaResult code = kSuccess;
   for (auto fault = faults.begin(); fault != faults.end();) {
     if (fault->nth > 1) {

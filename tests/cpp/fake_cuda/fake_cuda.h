@@ -26,6 +26,8 @@ FAKE_CUDA_API void fake_cuda_set_version(int version);
 // The `nth` call of a driver's function from now on (1: the next) and the `times - 1` after it
 // return `code`; all of them if `times` is negative. A sticky code sticks.
 FAKE_CUDA_API void fake_cuda_fail(const char* function, int nth, int code, int times);
+// Each call of a driver's function takes at least so long from now on; 0: no longer than it must.
+FAKE_CUDA_API void fake_cuda_delay(const char* function, int64_t us);
 // From now on nothing works any more. What the streams were given is dropped: when this returns no
 // memory is in use, unless a stream calls it in the middle of its work.
 FAKE_CUDA_API void fake_cuda_stick(int code);
@@ -33,7 +35,7 @@ FAKE_CUDA_API void fake_cuda_stick(int code);
 // which take so much; negative: it is that of a clock again, as at first.
 FAKE_CUDA_API void fake_cuda_stop_clock(int64_t ns_per_byte);
 FAKE_CUDA_API void fake_cuda_pass(int64_t ns);
-// Neither faults nor a sticky error, from now on.
+// Neither faults, delays of functions nor a sticky error, from now on.
 FAKE_CUDA_API void fake_cuda_forgive(void);
 
 // 0: the stream is not captured, 1: it is, 2: the capture was invalidated.

@@ -97,6 +97,7 @@ struct Fault {
 // One of the driver's.
 struct Function {
   std::int64_t calls = 0;
+  std::int64_t delay_us = 0;  // of each call
   std::vector<Fault> faults;
 };
 
