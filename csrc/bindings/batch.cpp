@@ -44,10 +44,10 @@ std::shared_ptr<SlotPool> pool_of(const py::object& owner) {
   const py::scoped_critical_section lock(owner);  // no-op where there is a GIL
   if (self.pool != nullptr && self.pool->usable()) return self.pool;
   if (self.device == nullptr) {
-    self.pool = std::make_shared<SlotPool>(std::make_shared<HostMemory>());
+    self.pool = make_shared_unlocked<SlotPool>(std::make_shared<HostMemory>());
   } else {
-    self.pinned = std::make_shared<PinnedMemory>(self.device);
-    self.pool = std::make_shared<SlotPool>(self.pinned);
+    self.pinned = make_shared_unlocked<PinnedMemory>(self.device);
+    self.pool = make_shared_unlocked<SlotPool>(self.pinned);
   }
   return self.pool;
 }

@@ -34,7 +34,8 @@ struct PyTable {
   py::list owners;
 };
 
-// A slot pool; a forked child gets one of its own.
+// A slot pool; a forked child gets one of its own. Freed without the GIL (DeleteUnlocked, exit.h),
+// since the driver may need long to unpin memory, and a tensor may hold the last reference.
 struct PySlotPool {
   std::shared_ptr<CudaDevice> device;    // none: ordinary memory
   std::shared_ptr<PinnedMemory> pinned;  // of the pool, if there is a device

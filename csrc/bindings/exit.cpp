@@ -114,6 +114,12 @@ Unlocked::~Unlocked() {
   --gate().inside;
 }
 
+// PyGILState_Check() is not enough: it also returns true where there is no interpreter, or several.
+bool has_gil() {
+  PyThreadState* const attached = py::detail::get_thread_state_unchecked();
+  return attached != nullptr && attached == PyGILState_GetThisThreadState();
+}
+
 void check_not_exiting() {
   if (gate().exiting.load()) throw StoppedError("Python is exiting");
 }
@@ -124,7 +130,12 @@ void keep_stalled(std::unique_ptr<Engine> engine, std::vector<py::object> owners
   gate().keep({std::move(owners), std::move(engine)});
 }
 
-void free_ended() { gate().take_ended(); }
+void free_ended() {
+  std::vector<Stalled> ended = gate().take_ended();  // the owners are freed with the GIL
+  if (ended.empty()) return;
+  const Unlocked unlocked;
+  for (Stalled& stalled : ended) stalled.engine.reset();
+}
 
 void register_exit(py::module_& module) {
   module.def(

@@ -16,6 +16,7 @@
 #include <chrono>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "engine/engine.h"
@@ -33,6 +34,26 @@ class Unlocked {
  private:
   std::optional<pybind11::gil_scoped_release> released_;
 };
+
+// Whether this thread holds the GIL. On any thread, also after the interpreter has been finalized.
+bool has_gil();
+
+// Deletes without the GIL what may take long to free: pinned memory, mappings of files, engines.
+// The last reference may be dropped by any thread, with or without the GIL.
+struct DeleteUnlocked {
+  template <class T>
+  void operator()(T* object) const {
+    std::optional<Unlocked> unlocked;
+    if (has_gil()) unlocked.emplace();
+    delete object;
+  }
+};
+
+// As std::make_shared; the object is deleted by DeleteUnlocked.
+template <class T, class... Arguments>
+std::shared_ptr<T> make_shared_unlocked(Arguments&&... arguments) {
+  return std::shared_ptr<T>(new T(std::forward<Arguments>(arguments)...), DeleteUnlocked());
+}
 
 // Throws StoppedError once the interpreter is exiting.
 void check_not_exiting();

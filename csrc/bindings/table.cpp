@@ -147,9 +147,10 @@ class TableBuilder {
   PyTable build(const py::object& index_map) {
     check_unbuilt();
     auto map = index_map.is_none() ? nullptr : index_map_of(index_map);
-    return {std::make_shared<const Table>(std::move(files_), std::move(sources_),
+    return {
+        make_shared_unlocked<const Table>(std::move(files_), std::move(sources_),
                                           std::move(groups_), std::move(columns_), std::move(map)),
-            std::move(owners_)};
+        std::move(owners_)};
   }
 
  private:
@@ -308,8 +309,9 @@ py::object mapping(const PyTable& self, std::int32_t number) {
   if (mapped == nullptr) return py::none();
   auto held = std::make_unique<std::shared_ptr<const Mapping>>(std::move(mapped));
   const std::span<const std::byte> bytes = (*held)->bytes();
-  const py::capsule owner(held.release(),
-                          [](void* p) { delete static_cast<std::shared_ptr<const Mapping>*>(p); });
+  const py::capsule owner(held.release(), [](void* p) {
+    DeleteUnlocked()(static_cast<std::shared_ptr<const Mapping>*>(p));
+  });
   py::array array(py::dtype::of<std::uint8_t>(), {static_cast<py::ssize_t>(bytes.size())}, {},
                   bytes.data(), owner);
   array.attr("setflags")(py::arg("write") = false);
