@@ -87,7 +87,9 @@ class PyTransfer {
   PyTransfer(std::shared_ptr<CudaDevice> device, const py::object& pool,
              std::shared_ptr<StreamTimes> times) {
     check_not_exiting();
-    transfer_ = std::make_unique<Transfer>(std::move(device), pool_of(pool), std::move(times));
+    std::shared_ptr<SlotPool> staging = pool_of(pool);
+    const Unlocked unlocked;  // creating a stream takes long
+    transfer_ = std::make_unique<Transfer>(std::move(device), std::move(staging), std::move(times));
   }
 
   ~PyTransfer() {

@@ -1,5 +1,6 @@
 #include "device/cuda_device.h"
 
+#include <algorithm>
 #include <map>
 #include <new>
 #include <utility>
@@ -115,9 +116,7 @@ CudaDevice::CudaDevice(const Driver& driver, int ordinal) : driver_(driver), ord
     numa_node_ = numa_node_of(pci_id);
   }
   check(driver.cuDevicePrimaryCtxRetain(&context_, device), "cuDevicePrimaryCtxRetain");
-  const Scope scope(*this);
-  check(driver.cuStreamCreateWithPriority(&side_stream_, kStreamNonBlocking, 0),
-        "cuStreamCreateWithPriority");
+  const Scope scope(*this);  // throws what would fail later
 }
 
 CudaDevice::Scope::Scope(const CudaDevice& device)
@@ -190,6 +189,20 @@ void CudaDevice::give_event(EventKind kind, CudaEvent event) noexcept {
   } catch (const std::bad_alloc&) {
     // The event is not used again.
   }
+}
+
+std::shared_ptr<SideStream> CudaDevice::take_side_stream() {
+  MutexLock lock(streams_mutex_);
+  const auto fewest =
+      std::min_element(side_streams_.begin(), side_streams_.end(),
+                       [](const auto& a, const auto& b) { return a.use_count() < b.use_count(); });
+  const bool is_idle = fewest != side_streams_.end() && fewest->use_count() == 1;
+  if (is_idle || side_streams_.size() == kMaxSideStreams) return *fewest;
+  side_streams_.reserve(kMaxSideStreams);
+  CudaStream handle = nullptr;
+  check(driver_.cuStreamCreateWithPriority(&handle, kStreamNonBlocking, 0),
+        "cuStreamCreateWithPriority");
+  return side_streams_.emplace_back(std::make_shared<SideStream>(handle));
 }
 
 CudaFunction CudaDevice::kernel(const char* ptx, const std::string& name) {

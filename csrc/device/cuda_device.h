@@ -1,4 +1,4 @@
-// One GPU, shared by all loaders of the process: its context, the side stream, events.
+// One GPU, shared by all loaders of the process: its context, side streams, events.
 #pragma once
 
 #include <array>
@@ -20,6 +20,19 @@ using SharedEvent = std::shared_ptr<CUevent_st>;
 
 // Ordering events record no time: drivers record, wait for and query them several times faster.
 enum class EventKind { kOrdering, kTiming };
+
+// A stream for copies. It does not synchronise with the legacy default stream.
+class SideStream {
+ public:
+  explicit SideStream(CudaStream handle) : handle_(handle) {}
+  CudaStream handle() const { return handle_; }
+  // Held while the work of a batch is enqueued, so that the work of two batches is not mixed.
+  Mutex& mutex() FL_RETURN_CAPABILITY(mutex_) { return mutex_; }
+
+ private:
+  const CudaStream handle_;
+  Mutex mutex_;
+};
 
 // NOTE [Context]. Every call of the driver is made inside a Scope. It pushes the device's primary
 // context, which torch uses too, onto the calling thread and pops it at the end, so that torch's
@@ -56,12 +69,6 @@ class CudaDevice {
   int driver_version() const { return driver_version_; }
   // The NUMA node next to the GPU; -1 if it is unknown or the machine has one node.
   int numa_node() const { return numa_node_; }
-  // The stream of all copies; does not synchronise with the legacy default stream.
-  CudaStream side_stream() const { return side_stream_; }
-  // Held while the work of a batch is enqueued on the side stream, so that the work of two batches
-  // is not mixed and neither waits for the other's consumer.
-  Mutex& side_mutex() FL_RETURN_CAPABILITY(side_mutex_) { return side_mutex_; }
-
   // Throws StoppedError in a forked child, and the first sticky error after one.
   void check_usable() const FL_EXCLUDES(mutex_);
   // Throws CudaError unless the call succeeded: "cuMemcpyHtoDAsync: CUDA_ERROR_...: (text)". A
@@ -73,6 +80,14 @@ class CudaDevice {
   // An event, new or used before. It is used again once the last reference is dropped, so every
   // wait for it must be enqueued by then. REQUIRES: inside a Scope. Throws CudaError.
   SharedEvent take_event(EventKind kind);
+
+  // A side stream, in use until the last reference is dropped: one that is not in use, or a new
+  // one; if kMaxSideStreams are in use, the one with the fewest users. Copies on a stream wait for
+  // all consumers whose batches were enqueued on it before, so loaders should not share one.
+  // REQUIRES: inside a Scope. Throws CudaError.
+  std::shared_ptr<SideStream> take_side_stream() FL_EXCLUDES(streams_mutex_);
+  // Bounds what a process with many iterators occupies: GPUs have few copy engines and queues.
+  static constexpr std::size_t kMaxSideStreams = 4;
 
   // The kernel with this name in a PTX text, which must live as long as the process. The first call
   // loads its module, which may take the driver a second. REQUIRES: inside a Scope. Throws
@@ -92,8 +107,6 @@ class CudaDevice {
   int driver_version_ = 0;
   int numa_node_ = -1;
   CudaContext context_ = nullptr;
-  CudaStream side_stream_ = nullptr;
-  Mutex side_mutex_;
 
   mutable Mutex mutex_;
   // The first sticky error.
@@ -102,6 +115,9 @@ class CudaDevice {
   // Set under the mutex after these, never reset; read without it, so that calls need no lock.
   mutable std::atomic<bool> is_poisoned_{false};
   std::array<std::vector<CudaEvent>, 2> spare_events_ FL_GUARDED_BY(mutex_);  // by EventKind
+
+  Mutex streams_mutex_;  // held while a stream is created
+  std::vector<std::shared_ptr<SideStream>> side_streams_ FL_GUARDED_BY(streams_mutex_);
 
   Mutex modules_mutex_;  // held while a module is loaded
   std::map<const char*, CudaModule> modules_ FL_GUARDED_BY(modules_mutex_);

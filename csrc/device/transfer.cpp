@@ -30,11 +30,19 @@ std::size_t span_bytes(const std::vector<HostToDevice>& packed, DevicePointer& f
   return last - first;
 }
 
+std::shared_ptr<SideStream> side_stream_of(CudaDevice& device) {
+  const CudaDevice::Scope scope(device);
+  return device.take_side_stream();
+}
+
 }  // namespace
 
 Transfer::Transfer(std::shared_ptr<CudaDevice> device, std::shared_ptr<SlotPool> staging,
                    std::shared_ptr<StreamTimes> times)
-    : device_(std::move(device)), staging_(std::move(staging)), times_(std::move(times)) {}
+    : device_(std::move(device)),
+      staging_(std::move(staging)),
+      times_(std::move(times)),
+      side_(side_stream_of(*device_)) {}
 
 Transfer::~Transfer() {
   if (running_.empty() || !device_->usable()) return;
@@ -71,7 +79,7 @@ Transfer::Answer Transfer::ask(CudaStream consumer) {
 Transfer::Ticket Transfer::submit(const Shipment& shipment, CudaStream consumer, Ticket first) {
   const CudaDevice::Scope scope(*device_);
   const Driver& driver = device_->driver();
-  const CudaStream side = device_->side_stream();
+  const CudaStream side = side_->handle();
   check_not_captured(consumer);
   if (first != kNone) make_visible(first, consumer);
   for (const PixelJob& job : shipment.pixels) load_kernel(*device_, *job.images.plan);
@@ -86,7 +94,7 @@ Transfer::Ticket Transfer::submit(const Shipment& shipment, CudaStream consumer,
   }
   try {
     record(running.ready, consumer);
-    MutexLock lock(device_->side_mutex());
+    MutexLock lock(side_->mutex());
     device_->check(driver.cuStreamWaitEvent(side, running.ready.get(), 0), "cuStreamWaitEvent");
     if (timed > 0) record(begin, side);
     enqueue(shipment, running.staged, staged);
@@ -162,15 +170,15 @@ void Transfer::enqueue(const Shipment& shipment, const Lease& staging,
   stats_.packed += static_cast<std::int64_t>(shipment.packed.size());
   for (const PixelJob& job : shipment.pixels) {
     if (job.draws.empty()) continue;
-    launch_pixels(*device_, device_->side_stream(), job.images, job.draws.size(), job.raw, job.out);
+    launch_pixels(*device_, side_->handle(), job.images, job.draws.size(), job.raw, job.out);
     ++stats_.kernels;
   }
 }
 
 void Transfer::copy(DevicePointer to, const std::byte* from, std::size_t bytes) {
   if (bytes == 0) return;
-  const CudaStream side = device_->side_stream();
-  device_->check(device_->driver().cuMemcpyHtoDAsync(to, from, bytes, side), "cuMemcpyHtoDAsync");
+  device_->check(device_->driver().cuMemcpyHtoDAsync(to, from, bytes, side_->handle()),
+                 "cuMemcpyHtoDAsync");
   times_->count_bytes(bytes);
   stats_.bytes += static_cast<std::int64_t>(bytes);
   ++stats_.copies;

@@ -49,8 +49,10 @@ struct TransferStats {
 
 // NOTE [Two waits]. The memory that is written belongs to the consumer's stream, which may still
 // use it for other work: the side stream waits for all work that was enqueued on the consumer's
-// stream before submit(). The consumer must not read before the copy: its stream waits in
-// deliver(). The host waits for neither. The caller keeps sources and targets alive until done().
+// stream before submit(). Each transfer has its own side stream (take_side_stream()), so that it
+// waits for no other loader's consumer. The consumer must not read before the copy: its stream
+// waits in deliver(). The host waits for neither. The caller keeps sources and targets alive until
+// done().
 //
 // The events that order streams record no time; some batches have timing events in addition
 // (NOTE [Sampled times]).
@@ -66,7 +68,8 @@ class Transfer {
   using Clock = std::chrono::steady_clock;
   static constexpr Ticket kNone = -1;
 
-  // `staging`: pinned memory of `device`. `times`: of the same device.
+  // `staging`: pinned memory of `device`. `times`: of the same device. Throws CudaError if the
+  // device has failed, or has no stream left.
   Transfer(std::shared_ptr<CudaDevice> device, std::shared_ptr<SlotPool> staging,
            std::shared_ptr<StreamTimes> times);
   ~Transfer();
@@ -125,15 +128,15 @@ class Transfer {
   void end_stall(CudaStream consumer);
   Lease stage(const Shipment& shipment, std::vector<Staged>& staged);
   void enqueue(const Shipment& shipment, const Lease& staging, const std::vector<Staged>& staged)
-      FL_REQUIRES(device_->side_mutex());
-  void copy(DevicePointer to, const std::byte* from, std::size_t bytes)
-      FL_REQUIRES(device_->side_mutex());
+      FL_REQUIRES(side_->mutex());
+  void copy(DevicePointer to, const std::byte* from, std::size_t bytes) FL_REQUIRES(side_->mutex());
   void drop_done();
   const Running* find(Ticket ticket) const;
 
   const std::shared_ptr<CudaDevice> device_;
   const std::shared_ptr<SlotPool> staging_;
   const std::shared_ptr<StreamTimes> times_;
+  const std::shared_ptr<SideStream> side_;
   Asked asked_;
   TimedBatches timed_stalls_, timed_copies_;
   Ticket next_ = 0;

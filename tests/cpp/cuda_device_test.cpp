@@ -1,6 +1,8 @@
 #include "device/cuda_device.h"
 
+#include <algorithm>
 #include <array>
+#include <map>
 #include <set>
 #include <string>
 #include <thread>
@@ -90,9 +92,9 @@ int main() {
 
   check::promise("whatever fails while a device is made is named, and tried again later", [] {
     fake_cuda_set_devices(1);
-    for (const char* call : {"cuInit", "cuDeviceGetCount", "cuDeviceGet", "cuDriverGetVersion",
-                             "cuDevicePrimaryCtxRetain", "cuCtxPushCurrent",
-                             "cuThreadExchangeStreamCaptureMode", "cuStreamCreateWithPriority"}) {
+    for (const char* call :
+         {"cuInit", "cuDeviceGetCount", "cuDeviceGet", "cuDriverGetVersion",
+          "cuDevicePrimaryCtxRetain", "cuCtxPushCurrent", "cuThreadExchangeStreamCaptureMode"}) {
       for (const int code : {2, 700, 12345}) {
         fake_cuda_fail(call, 1, code, 1);
         const std::string what = CHECK_THROWS(CudaError, CudaDevice::get(0, FAKE_CUDA));
@@ -124,9 +126,8 @@ int main() {
     CHECK_EQUAL(found[0]->ordinal(), 0);
     CHECK_EQUAL(found[0]->driver_version(), 12040);
     CHECK_EQUAL(found[0]->numa_node(), -1);
-    CHECK(found[0]->side_stream() != nullptr);
     CHECK(fresh_device() != found[0]);
-    CHECK_EQUAL(fake_cuda_count("streams"), 2);
+    CHECK_EQUAL(fake_cuda_count("streams"), 0);
   });
 
   check::promise("a scope makes the context current, and leaves the thread as it was", [] {
@@ -168,10 +169,31 @@ int main() {
     void* stream = fake_cuda_make_stream(0);
     fake_cuda_capture(stream, 1);
     const CudaDevice::Scope scope(*device);
-    CHECK_EQUAL(driver().cuStreamSynchronize(device->side_stream()), 0);  // else "unsafe": 900
+    CHECK_EQUAL(driver().cuStreamSynchronize(nullptr), 0);  // else "unsafe": 900
     CHECK_EQUAL(fake_cuda_capture_status(stream), 1);
     fake_cuda_capture(stream, 0);
     fake_cuda_destroy_stream(stream);
+  });
+
+  check::promise("side streams are used again; the fifth user at a time shares one", [] {
+    const auto device = fresh_device();
+    const CudaDevice::Scope scope(*device);
+    fake_cuda_fail("cuStreamCreateWithPriority", 1, 2, 1);
+    CHECK(has(CHECK_THROWS(CudaError, device->take_side_stream()), "cuStreamCreateWithPriority: "));
+    for (int i = 0; i < 10; ++i) CHECK(device->take_side_stream()->handle() != nullptr);
+    CHECK_EQUAL(fake_cuda_count("streams"), 1);
+    std::vector<std::shared_ptr<SideStream>> taken;
+    std::map<CudaStream, int> users;
+    for (int i = 0; i < 12; ++i) {
+      taken.push_back(device->take_side_stream());
+      ++users[taken.back()->handle()];
+      CHECK_EQUAL(users.size(), std::min(i + 1, 4));
+    }
+    for (const auto& [stream, count] : users) CHECK_EQUAL(count, 3);
+    const CudaStream free = taken[5]->handle();
+    std::erase_if(taken, [&](const auto& side) { return side->handle() == free; });
+    CHECK(device->take_side_stream()->handle() == free);
+    CHECK_EQUAL(fake_cuda_count("streams"), 4);
   });
 
   check::promise("events are used again, each for its kind", [] {

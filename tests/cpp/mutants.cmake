@@ -35,12 +35,17 @@ add_mutant(deliver_does_not_wait
   [[cuStreamWaitEvent(consumer, running->ready.get(), 0)]] [[cuEventQuery(nullptr) * 0]])
 add_mutant(another_stream_waits_at_deliver
   [[cuStreamWaitEvent(consumer, running->ready.get(), 0)]]
-  [[cuStreamWaitEvent(device_->side_stream(), running->ready.get(), 0)]])
+  [[cuStreamWaitEvent(side_->handle(), running->ready.get(), 0)]])
 add_mutant(copies_go_to_the_default_stream
-  [[cuMemcpyHtoDAsync(to, from, bytes, side)]]
-  [[cuMemcpyHtoDAsync(to, from, bytes, side == nullptr ? side : nullptr)]])
+  [[cuMemcpyHtoDAsync(to, from, bytes, side_->handle())]]
+  [[cuMemcpyHtoDAsync(to, from, bytes, nullptr)]])
+add_mutant(copies_go_to_another_side_stream
+  [[cuMemcpyHtoDAsync(to, from, bytes, side_->handle())]]
+  [[cuMemcpyHtoDAsync(to, from, bytes, device_->take_side_stream()->handle())]])
+add_mutant(the_end_is_recorded_on_another_side_stream
+  [[record(running.ready, side);]] [[record(running.ready, device_->take_side_stream()->handle());]])
 add_mutant(kernels_go_to_the_default_stream
-  [[launch_pixels(*device_, device_->side_stream()]] [[launch_pixels(*device_, nullptr]])
+  [[launch_pixels(*device_, side_->handle()]] [[launch_pixels(*device_, nullptr]])
 add_mutant(staging_is_given_back_at_once
   [[running_.push_back(std::move(running));]]
   [[running.staged.reset(); running_.push_back(std::move(running));]])

@@ -218,6 +218,7 @@ int main() {
   check::promise("the driver loads the text once, and is told again what it refused", [&source] {
     const auto device = CudaDevice::get(0, FAKE_CUDA);
     const CudaDevice::Scope scope(*device);
+    const CudaStream side = device->take_side_stream()->handle();
     const auto plan =
         std::make_shared<const PixelPlan>(converting(Number::i16, Number::f32, 2, true));
     for (const char* call : {"cuModuleLoadData", "cuModuleGetFunction"}) {
@@ -231,12 +232,12 @@ int main() {
     Memory raw(raw_bytes(images, kCount));
     std::copy_n(source.data(), raw_bytes(images, kCount), raw.data());
     Memory out(size_of(images.delivered_bytes()) * kCount);
-    launch_pixels(*device, device->side_stream(), images, kCount, raw.pointer(), out.pointer());
-    launch_pixels(*device, device->side_stream(), images, 0, raw.pointer(), out.pointer());
+    launch_pixels(*device, side, images, kCount, raw.pointer(), out.pointer());
+    launch_pixels(*device, side, images, 0, raw.pointer(), out.pointer());
     fake_cuda_fail("cuLaunchKernel", 1, 1, 1);
-    CHECK_THROWS(CudaError, launch_pixels(*device, device->side_stream(), images, kCount,
-                                          raw.pointer(), out.pointer()));
-    CHECK_EQUAL(fake_cuda_synchronize(device->side_stream()), 0);
+    CHECK_THROWS(CudaError,
+                 launch_pixels(*device, side, images, kCount, raw.pointer(), out.pointer()));
+    CHECK_EQUAL(fake_cuda_synchronize(side), 0);
     CHECK_EQUAL(fake_cuda_count("modules"), 1);
     CHECK_EQUAL(fake_cuda_calls("cuModuleGetFunction"), 2);
     CHECK_EQUAL(fake_cuda_count("launches"), 1);

@@ -125,12 +125,13 @@ void check_copies() {
 
   check::promise("what the consumer's stream is given after deliver() sees the batch", [] {
     Rig rig;
-    fake_cuda_hold(rig.device->side_stream(), 1);
+    fake_cuda_hold_all(1);
+    fake_cuda_hold(rig.stream, 0);
     rig.transfer->deliver(rig.submit(), rig.consumer());
     std::vector<std::byte> seen(rig.target.size());
     fake_cuda_copy(rig.stream, seen.data(), rig.target.data(), seen.size());
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    fake_cuda_hold(rig.device->side_stream(), 0);
+    fake_cuda_hold_all(0);
     CHECK_EQUAL(fake_cuda_synchronize(rig.stream), 0);
     CHECK(seen == std::vector<std::byte>(seen.size(), std::byte(1)));
   });
@@ -332,11 +333,27 @@ void check_loops() {
     }
   });
 
-  check::promise("two loops at once share the side stream", [] {
+  check::promise("a loader whose consumer is busy does not hold up another one", [] {
+    Rig idle, busy;
+    fake_cuda_hold(busy.stream, 1);
+    const auto later = busy.submit();
+    for (int i = 0; i < 3; ++i) {
+      const auto ticket = idle.submit();
+      idle.transfer->deliver(ticket, idle.consumer());
+      CHECK(idle.transfer->wait_until(ticket, Transfer::Clock::now() + std::chrono::minutes(1)));
+    }
+    idle.check_arrived();
+    CHECK(!busy.transfer->done(later));
+    fake_cuda_hold(busy.stream, 0);
+    CHECK(busy.transfer->wait_until(later, never()));
+    busy.check_arrived();
+  });
+
+  check::promise("six loops at once share four side streams", [] {
     const auto device = CudaDevice::get(0, FAKE_CUDA);
     fake_cuda_seed(1, 50);
     std::vector<std::thread> threads;
-    for (std::uint64_t seed = 0; seed < 2; ++seed) {
+    for (std::uint64_t seed = 0; seed < 6; ++seed) {
       threads.emplace_back([&device, seed] {
         loop::Loop loop(device, seed);
         loop.run(60, seed == 1);

@@ -103,9 +103,9 @@ def test_guarded_members_are_accessed_with_their_mutex_held() -> None:
         ),
         pytest.param(
             "device/transfer.cpp",
-            "    MutexLock lock(device_->side_mutex());\n",
+            "    MutexLock lock(side_->mutex());\n",
             "",
-            r"'enqueue' requires holding mutex 'device_->side_mutex_'",
+            r"'enqueue' requires holding mutex 'side_->mutex_'",
             id="copies_of_two_transfers_may_mix",
         ),
         pytest.param(
